@@ -1,0 +1,57 @@
+//! What a request handler can reach: the broker's shared services and the facts of one request.
+//!
+//! Nothing here does work; the services own their state.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use odradek_protocol::ids::NodeId;
+
+/// Shared services of one broker process.
+#[derive(Debug)]
+pub struct BrokerContext {
+    /// Who this node is.
+    pub identity: NodeIdentity,
+}
+
+/// Who this node is.
+#[derive(Debug, Clone)]
+pub struct NodeIdentity {
+    /// `node.id`.
+    pub node_id: NodeId,
+    /// Cluster id as printed by Kafka's tools: 22 characters of URL-safe base64.
+    pub cluster_id: String,
+    /// `broker.rack`, if set.
+    pub rack: Option<String>,
+}
+
+/// Facts of one client connection, fixed once it is accepted.
+#[derive(Debug, Clone)]
+pub struct ConnectionInfo {
+    /// Address of the client.
+    pub peer: SocketAddr,
+    /// Name of the listener the client came through, such as `PLAINTEXT`.
+    pub listener_name: String,
+    /// Host that this listener advertises.
+    pub advertised_host: String,
+    /// Port that this listener advertises.
+    pub advertised_port: u16,
+}
+
+/// One request on its way through a handler.
+#[derive(Debug, Clone)]
+pub struct RequestContext {
+    /// The broker's services.
+    pub broker: Arc<BrokerContext>,
+    /// The connection that the request came on.
+    pub connection: Arc<ConnectionInfo>,
+    /// API key as on the wire; it has a handler.
+    pub api_key: i16,
+    /// API version as on the wire; it is one that we serve.
+    pub api_version: i16,
+    /// `client.id` of the sender.
+    pub client_id: Option<String>,
+    /// When the frame was complete.
+    pub received_at: Instant,
+}

@@ -1,0 +1,18 @@
+//! One file per API. A handler takes a decoded request and returns a value; it never touches a
+//! socket, so that replies can leave in request order whatever the order they were computed in.
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// What a handler gives back for a request whose response message is `M`.
+pub enum Reply<M> {
+    /// The response is complete.
+    Now(M),
+    /// The request is enqueued: the connection may start its next request, and this response
+    /// leaves when the future ends, in request order.
+    Later(Pin<Box<dyn Future<Output = M> + Send + 'static>>),
+    /// No response is owed (`acks=0`).
+    Silent,
+    /// The connection must be closed without an answer.
+    Close,
+}
