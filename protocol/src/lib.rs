@@ -3,4 +3,5 @@
 //! This crate does no I/O and knows no broker state. It is the only place, with the request
 //! handlers, that names the message types of the generated codec.
 
+pub mod codec;
 pub mod ids;
