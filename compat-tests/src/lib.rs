@@ -1,1 +1,3 @@
 //! Black-box tests of the broker binary.
+
+pub mod forgetful;
