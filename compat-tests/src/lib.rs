@@ -1,3 +1,21 @@
-//! Black-box tests of the broker binary.
+//! Black-box tests of the `odradek` binary, and what they are made of.
+//!
+//! A harness starts real brokers on free ports with fresh directories ([`broker`]), starts Apache Kafka the same way
+//! ([`kafka`]), and speaks to either through a plain socket with a codec that Odradek does not use ([`wire`],
+//! [`batches`]), through kcat ([`kcat`]) and through Kafka's own command-line tools ([`kafka`]). The same script can be
+//! played to both and the answers compared field by field ([`transcript`]).
+//!
+//! Invariants: nothing here links a crate of Odradek; every wait has a deadline; every process that was started ends
+//! with the test that started it, even if that test is killed; a failing test shows the broker's log.
 
+pub mod batches;
+pub mod broker;
 pub mod forgetful;
+pub mod kafka;
+pub mod kcat;
+pub mod known;
+pub mod ports;
+pub mod process;
+pub mod transcript;
+pub mod tree;
+pub mod wire;

@@ -1,0 +1,343 @@
+//! The same script played to two servers, every answer written down, and the two transcripts compared.
+//!
+//! Ids, ports and times that must differ are replaced by stand-ins as an answer is written down. Whatever differs
+//! after that is a failure, unless [`KNOWN`] lists it with its reason; a line of that list that no longer applies is a
+//! failure too.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+use bytes::BytesMut;
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest};
+use kafka_protocol::protocol::Request;
+
+use crate::broker::Broker;
+use crate::kafka::Kafka;
+use crate::known::KNOWN;
+use crate::tree::Node;
+use crate::wire::{Wire, WireError, text};
+
+/// Fields that never agree between two servers, wherever they stand: what is written in their place.
+const STAND_INS: &[(&str, &str)] = &[
+    ("port", "<port>"),
+    ("cluster_id", "<cluster>"),
+    ("topic_id", "<topic id>"),
+    ("producer_id", "<producer id>"),
+    ("member_id", "<member>"),
+    ("leader", "<member or node>"),
+];
+
+/// One answer of a transcript.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What was asked, for people.
+    pub label: String,
+    /// The API.
+    pub api: String,
+    /// Its version.
+    pub version: i16,
+    /// The answer, or what happened in its place.
+    pub answer: Node,
+}
+
+/// Plays a script to one server and writes down the answers.
+pub struct Probe {
+    address: SocketAddr,
+    wire: Option<Wire>,
+    steps: Vec<Step>,
+    served: Served,
+    masks: Vec<(String, &'static str)>,
+    sorts: Vec<(String, &'static str)>,
+}
+
+impl Probe {
+    /// A probe of the server at `address`.
+    pub fn new(address: SocketAddr, served: Served) -> Self {
+        Self {
+            address,
+            served,
+            wire: None,
+            steps: Vec::new(),
+            masks: Vec::new(),
+            sorts: Vec::new(),
+        }
+    }
+
+    /// Replaces what stands at `path` (as in `topics[].leader_epoch`) in every later answer.
+    pub fn mask(&mut self, path: &str) {
+        self.masks.push((path.to_owned(), "<masked>"));
+    }
+
+    /// Sorts the array at `path` by a field of its items in every later answer: its order has no meaning.
+    pub fn sort(&mut self, path: &str, by: &'static str) {
+        self.sorts.push((path.to_owned(), by));
+    }
+
+    /// The versions of an API that are compared: those that Odradek serves and the codec knows.
+    pub fn versions(&self, key: ApiKey) -> std::ops::RangeInclusive<i16> {
+        let known = key.valid_versions();
+        match self.served.get(&(key as i16)) {
+            Some(&(min, max)) => min.max(known.min)..=max.min(known.max),
+            // An empty range: nothing to compare.
+            #[allow(clippy::reversed_empty_ranges)]
+            None => 1..=0,
+        }
+    }
+
+    /// The connection, made when first used and again after it was closed.
+    pub fn wire(&mut self) -> Result<&mut Wire> {
+        let wire = match self.wire.take() {
+            Some(wire) => wire,
+            None => Wire::connect(self.address)?,
+        };
+        Ok(self.wire.insert(wire))
+    }
+
+    /// Begins a new connection with the next request.
+    pub fn reconnect(&mut self) {
+        self.wire = None;
+    }
+
+    /// Where the probed server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Asks, writes the answer down, and gives it back if there was one.
+    pub fn ask<R: Request>(
+        &mut self,
+        label: &str,
+        version: i16,
+        request: &R,
+    ) -> Result<Option<R::Response>>
+    where
+        R::Response: std::fmt::Debug,
+    {
+        let answer = self.wire()?.call(version, request);
+        self.write_down::<R>(label, version, answer)
+    }
+
+    /// Asks without writing anything down: preparation.
+    pub fn prepare<R: Request>(&mut self, version: i16, request: &R) -> Result<R::Response> {
+        Ok(self.wire()?.call(version, request)?)
+    }
+
+    /// Sends the request's bytes after `damage` has changed them, and writes down what comes of it.
+    pub fn ask_damaged<R: Request>(
+        &mut self,
+        label: &str,
+        version: i16,
+        request: &R,
+        damage: impl FnOnce(&mut BytesMut),
+    ) -> Result<Option<R::Response>>
+    where
+        R::Response: std::fmt::Debug,
+    {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version)?;
+        damage(&mut body);
+        let wire = self.wire()?;
+        let answer = wire
+            .send_body(R::KEY, version, R::header_version(version), &body)
+            .and_then(|correlation_id| wire.receive::<R>(version, correlation_id));
+        self.write_down::<R>(label, version, answer)
+    }
+
+    fn write_down<R: Request>(
+        &mut self,
+        label: &str,
+        version: i16,
+        answer: Result<R::Response, WireError>,
+    ) -> Result<Option<R::Response>>
+    where
+        R::Response: std::fmt::Debug,
+    {
+        let (node, value) = match answer {
+            Ok(response) => (self.normalized(Node::of(&response)?), Some(response)),
+            Err(WireError::Unencodable(reason)) => anyhow::bail!("{label} v{version}: {reason}"),
+            Err(error) => {
+                // A connection after a failure is in an unknown state.
+                self.wire = None;
+                (Node::atom(format!("<{error}>")), None)
+            }
+        };
+        let api =
+            ApiKey::try_from(R::KEY).map_or_else(|()| R::KEY.to_string(), |key| format!("{key:?}"));
+        self.steps.push(Step {
+            label: label.to_owned(),
+            api,
+            version,
+            answer: node,
+        });
+        Ok(value)
+    }
+
+    fn normalized(&self, mut node: Node) -> Node {
+        node.visit(&mut |path, node| {
+            let name = path
+                .rsplit('.')
+                .next()
+                .unwrap_or(path)
+                .trim_end_matches("[]");
+            if let Node::Atom(text) = node {
+                let absent = matches!(text.as_str(), "None" | "-1" | "0" | "\"\"")
+                    || text == "00000000-0000-0000-0000-000000000000";
+                if let Some((_, stand_in)) = STAND_INS.iter().find(|(field, _)| *field == name)
+                    && !absent
+                {
+                    *text = (*stand_in).to_owned();
+                }
+            }
+            for (masked, stand_in) in &self.masks {
+                if masked == path {
+                    *node = Node::atom(*stand_in);
+                }
+            }
+        });
+        node.visit(&mut |path, node| {
+            for (sorted, by) in &self.sorts {
+                if sorted == path
+                    && let Node::List(items) = node
+                {
+                    items.sort_by_cached_key(|item| {
+                        item.field(by)
+                            .map_or_else(|| item.to_string(), Node::to_string)
+                    });
+                }
+            }
+        });
+        node
+    }
+
+    /// What was written down.
+    pub fn into_steps(self) -> Vec<Step> {
+        self.steps
+    }
+}
+
+/// API key to lowest and highest version.
+pub type Served = BTreeMap<i16, (i16, i16)>;
+
+/// What a server says it serves.
+pub fn served_versions(address: SocketAddr) -> Result<Served> {
+    let request = ApiVersionsRequest::default()
+        .with_client_software_name(text("odradek-tests"))
+        .with_client_software_version(text("1"));
+    let answer = Wire::connect(address)?.call(3, &request)?;
+    Ok(answer
+        .api_keys
+        .iter()
+        .map(|key| (key.api_key, (key.min_version, key.max_version)))
+        .collect())
+}
+
+struct Pair {
+    ours: SocketAddr,
+    kafka: SocketAddr,
+    served: Served,
+    _kafka: Kafka,
+    _ours: Option<Broker>,
+    _second_kafka: Option<Kafka>,
+}
+
+/// One Odradek and one Kafka for all comparisons of a test process. With `ODRADEK_ORACLE_SELF` set a second Kafka
+/// stands in for Odradek, which shows whether a script's answers are the same every time at all.
+fn pair() -> Result<&'static Pair> {
+    static PAIR: OnceLock<Result<Pair, String>> = OnceLock::new();
+    let start = || -> Result<Pair> {
+        let kafka = std::thread::spawn(Kafka::start);
+        let (mut ours, mut second) = (None, None);
+        let address = if std::env::var_os("ODRADEK_ORACLE_SELF").is_some() {
+            second.insert(Kafka::start()?).address()
+        } else {
+            ours.insert(Broker::start()?).address()
+        };
+        let kafka = kafka.join().ok().context("Kafka's starter panicked")??;
+        Ok(Pair {
+            ours: address,
+            kafka: kafka.address(),
+            served: served_versions(address)?,
+            _kafka: kafka,
+            _ours: ours,
+            _second_kafka: second,
+        })
+    };
+    PAIR.get_or_init(|| start().map_err(|e| format!("{e:#}")))
+        .as_ref()
+        .map_err(|e| anyhow::anyhow!(e.clone()))
+}
+
+/// Plays `script` to Odradek and to Kafka and fails on every difference that [`KNOWN`] does not list for `case`.
+pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> Result<()> {
+    let pair = pair()?;
+    let play = |address| -> Result<Vec<Step>> {
+        let mut probe = Probe::new(address, pair.served.clone());
+        script(&mut probe)?;
+        Ok(probe.into_steps())
+    };
+    let (ours, theirs) = std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| play(pair.kafka));
+        (play(pair.ours), theirs.join())
+    });
+    let theirs = theirs
+        .ok()
+        .context("the script panicked")?
+        .context("while Kafka was asked")?;
+    let ours = ours.context("while Odradek was asked")?;
+    let report = report(case, &ours, &theirs);
+    if !report.is_empty() {
+        bail!("{case}: Odradek and Kafka differ\n{report}");
+    }
+    Ok(())
+}
+
+fn report(case: &str, ours: &[Step], theirs: &[Step]) -> String {
+    let known: Vec<_> = KNOWN.iter().filter(|known| known.case == case).collect();
+    let mut applied = vec![false; known.len()];
+    let mut report = String::new();
+    if ours.len() != theirs.len() {
+        let _ = writeln!(
+            report,
+            "{} answers of Odradek, {} of Kafka",
+            ours.len(),
+            theirs.len()
+        );
+    }
+    for (ours, theirs) in ours.iter().zip(theirs) {
+        for difference in ours.answer.differences(&theirs.answer) {
+            let pattern = difference.pattern();
+            let listed = known.iter().position(|known| {
+                known.api == ours.api
+                    && pattern
+                        .strip_prefix(known.path)
+                        .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+            });
+            match listed.and_then(|index| applied.get_mut(index)) {
+                Some(applied) => *applied = true,
+                None => {
+                    let _ = writeln!(
+                        report,
+                        "{} v{} ({}) {}:\n    odradek {}\n    kafka   {}",
+                        ours.api,
+                        ours.version,
+                        ours.label,
+                        difference.path,
+                        difference.left,
+                        difference.right
+                    );
+                }
+            }
+        }
+    }
+    for (known, _) in known.iter().zip(&applied).filter(|(_, applied)| !**applied) {
+        let _ = writeln!(
+            report,
+            "listed as known, but equal: {} {}",
+            known.api, known.path
+        );
+    }
+    report
+}
