@@ -4,6 +4,6 @@
 //! The decoder checks every length against its limits and against what is left of the input.
 
 pub use kafka_wire_core::{
-    ApiVersion, DecodeError, DecodeLimits, Decoder, EncodeError, EncodeTarget, Encoder,
-    KafkaDecode, KafkaEncode, StrBytes, TagOutcome, Uuid,
+    ApiVersion, BufferTarget, DecodeError, DecodeLimits, Decoder, EncodeError, EncodeTarget,
+    Encoder, KafkaDecode, KafkaEncode, StrBytes, TagOutcome, TaggedField, TaggedFields, Uuid,
 };

@@ -1,0 +1,9 @@
+//! The cluster's metadata: what exists, where it lives and how it is configured.
+//!
+//! The metadata log is the single truth. `records` are its contents, `image` is what they add up
+//! to, and the controller turns a command into the records that carry it out, or a refusal. Only
+//! `service` does I/O: it writes to the log's Raft group and reads back what has been committed.
+
+pub mod image;
+pub mod records;
+pub mod topic_name;
