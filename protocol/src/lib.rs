@@ -3,5 +3,20 @@
 //! This crate does no I/O and knows no broker state. It is the only place, with the request
 //! handlers, that names the message types of the generated codec.
 
+pub mod api;
+pub mod batch;
 pub mod codec;
+pub mod compression;
+pub mod error;
+pub mod error_code;
+pub mod fetch_response;
+pub mod frame;
+pub mod header;
 pub mod ids;
+pub mod messages;
+pub mod records;
+pub mod request;
+pub mod response;
+
+pub use error::ProtocolError;
+pub use error_code::ErrorCode;
