@@ -1,9 +1,15 @@
 //! The broker: listeners, dispatch, request handlers and coordinators over Raft groups.
 
+pub mod clock;
+mod connection;
 pub mod context;
+pub mod dispatch;
 pub mod fetch_plan;
 pub mod fetch_sessions;
 pub mod handlers;
+pub mod memory;
 pub mod metadata;
+pub mod metrics;
 pub mod partition;
+pub mod server;
 pub mod waiters;

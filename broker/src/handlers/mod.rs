@@ -1,6 +1,8 @@
 //! One file per API. A handler takes a decoded request and returns a value; it never touches a
 //! socket, so that replies can leave in request order whatever the order they were computed in.
 
+pub mod api_versions;
+
 use std::future::Future;
 use std::pin::Pin;
 

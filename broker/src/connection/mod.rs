@@ -1,0 +1,193 @@
+//! One client connection: requests in, replies out in the order of the requests.
+//!
+//! The two halves run in one task. The reader takes a frame, runs its handler and puts the reply,
+//! or the promise of one, into a bounded queue; the writer empties the queue in order. What bounds a
+//! connection: replies in flight ≤ the queue's length; a frame's memory is reserved before it is
+//! read; nothing is read while more than a bounded number of bytes waits for the peer to read.
+//!
+//! How a connection ends: the peer closes, or sends what cannot be understood (earlier replies
+//! still leave); the socket fails; nothing moves for `connections.max.idle.ms`; the broker stops
+//! (a request that only waits is dropped, others are answered).
+
+mod reader;
+mod send;
+pub(crate) mod state;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::sync::Arc;
+
+use odradek_protocol::error::ProtocolError;
+use odradek_protocol::frame::FrameLimits;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use self::reader::{FrameReader, ReadEnd};
+use self::state::ConnectionState;
+use self::writer::{PendingReply, ReplyWriter, Slot, WriteEnd};
+use crate::context::{BrokerContext, ConnectionInfo};
+use crate::dispatch::{self, Answer, Outcome};
+use crate::memory::MemoryBudget;
+use crate::metrics::ServerMetrics;
+
+/// What all connections of a broker share.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionShared {
+    pub(crate) broker: Arc<BrokerContext>,
+    pub(crate) budget: Arc<MemoryBudget>,
+    pub(crate) metrics: Arc<ServerMetrics>,
+    pub(crate) limits: FrameLimits,
+    /// Most requests of one connection whose replies have not left.
+    pub(crate) max_in_flight: usize,
+    /// Turns true when the broker stops.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionEnd {
+    #[error(transparent)]
+    Read(ReadEnd),
+    #[error("request: {0}")]
+    Request(ProtocolError),
+    #[error(transparent)]
+    Write(WriteEnd),
+    #[error("idle")]
+    Evicted,
+    #[error("the broker stops")]
+    Stopping,
+}
+
+impl ConnectionEnd {
+    /// One word for the metrics.
+    pub(crate) fn cause(&self) -> &'static str {
+        match self {
+            Self::Read(ReadEnd::Closed) => "peer",
+            Self::Read(ReadEnd::Truncated) => "truncated",
+            Self::Read(ReadEnd::Socket(_)) | Self::Write(WriteEnd::Io(_)) => "socket",
+            Self::Read(ReadEnd::Protocol(_)) => "frame",
+            Self::Read(ReadEnd::Stalled) => "stalled",
+            Self::Request(_) => "request",
+            Self::Write(WriteEnd::Closed) => "handler",
+            Self::Evicted => "idle",
+            Self::Stopping => "stop",
+        }
+    }
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    info: Arc<ConnectionInfo>,
+    state: Arc<ConnectionState>,
+    shared: ConnectionShared,
+) -> ConnectionEnd {
+    let (slots, queued) = mpsc::channel(shared.max_in_flight);
+    let reader = read_requests(&stream, info, &state, &shared, slots);
+    let writer = ReplyWriter {
+        stream: &stream,
+        slots: queued,
+        state: &state,
+        budget: &shared.budget,
+        metrics: &shared.metrics,
+    };
+    let writer = writer.run();
+    tokio::pin!(reader, writer);
+    let read_end = tokio::select! {
+        biased;
+        () = state.close_requested() => return ConnectionEnd::Evicted,
+        sent = &mut writer => return match sent {
+            Err(end) => ConnectionEnd::Write(end),
+            Ok(()) => ConnectionEnd::Stopping,
+        },
+        end = &mut reader => end,
+    };
+    if matches!(read_end, ConnectionEnd::Read(ReadEnd::Socket(_))) {
+        return read_end;
+    }
+    // Everything that is owed still leaves.
+    tokio::select! {
+        biased;
+        () = state.close_requested() => ConnectionEnd::Evicted,
+        sent = &mut writer => match sent {
+            Err(WriteEnd::Io(_)) if matches!(read_end, ConnectionEnd::Read(_)) => read_end,
+            Err(end) => ConnectionEnd::Write(end),
+            Ok(()) => read_end,
+        },
+    }
+}
+
+/// The reading half. It owns the queue's sender, so its end is what lets the writer end.
+async fn read_requests(
+    stream: &TcpStream,
+    info: Arc<ConnectionInfo>,
+    state: &Arc<ConnectionState>,
+    shared: &ConnectionShared,
+    slots: mpsc::Sender<Slot>,
+) -> ConnectionEnd {
+    let mut stopping = shared.stopping.clone();
+    let mut frames = FrameReader::new(stream, shared.limits, &shared.budget);
+    loop {
+        let next = async {
+            // A place in the order of replies first: without one the frame is not even read.
+            let place = slots.reserve().await.ok();
+            state.reply_room(&shared.budget).await;
+            let frame = frames.next(|read| {
+                state.progressed();
+                shared.metrics.bytes_received(read);
+            });
+            (place, frame.await)
+        };
+        let (place, frame) = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => return ConnectionEnd::Stopping,
+            next = next => match next {
+                (Some(place), Ok(frame)) => (place, frame),
+                (None, _) => return ConnectionEnd::Write(WriteEnd::Closed),
+                (_, Err(end)) => return ConnectionEnd::Read(end),
+            },
+        };
+        let received_at = frame.completed_at;
+        let request = match dispatch::accept(&shared.broker, &info, frame.payload, received_at) {
+            Ok(request) => request,
+            Err(error) => return ConnectionEnd::Request(error),
+        };
+        let api_key = request.api_key;
+        state.set_in_handler(true);
+        let answer = if dispatch::may_wait_long(api_key) {
+            tokio::select! {
+                biased;
+                answer = request.answer() => answer,
+                _ = stopping.wait_for(|stop| *stop) => return ConnectionEnd::Stopping,
+            }
+        } else {
+            request.answer().await
+        };
+        state.set_in_handler(false);
+        match answer {
+            Ok(Answer::Later(outcome)) => place.send(Slot::Pending(PendingReply {
+                outcome,
+                api_key,
+                received_at,
+                reservation: frame.reservation,
+            })),
+            Ok(Answer::Now(outcome)) => {
+                shared.metrics.request_done(api_key, received_at);
+                match outcome {
+                    Outcome::Send(response) => {
+                        let bytes = response.bytes_in_memory();
+                        let unsent = state.count_unsent(&shared.budget, bytes);
+                        place.send(Slot::Ready(response, unsent));
+                    }
+                    Outcome::Silent => {}
+                    Outcome::Close => {
+                        place.send(Slot::Close);
+                        return ConnectionEnd::Write(WriteEnd::Closed);
+                    }
+                }
+            }
+            Err(error) => return ConnectionEnd::Request(error),
+        }
+    }
+}

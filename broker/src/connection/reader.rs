@@ -1,0 +1,163 @@
+//! Takes frames off a socket.
+//!
+//! A waiting connection holds no buffer. The start of a frame is read into a small inbox; a frame
+//! that is longer is then read straight into memory of exactly its size, once that has been
+//! reserved from the broker's budget, so that a produced megabyte is copied by the kernel alone.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use odradek_protocol::error::ProtocolError;
+use odradek_protocol::frame::{FrameDecoder, FrameEvent, FrameLimits, LENGTH_PREFIX_BYTES};
+use tokio::net::TcpStream;
+
+use crate::memory::{MemoryBudget, Reservation};
+
+/// Bytes asked of the socket while nothing is known of the next frame.
+const INBOX_BYTES: usize = 4 * 1024;
+/// A peer that starts a frame and then sends nothing for this long is cut off if another
+/// connection waits for the memory that it holds.
+const STALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Why no further frame comes.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadEnd {
+    /// The peer closed between two frames.
+    #[error("closed by the peer")]
+    Closed,
+    /// The peer closed inside a frame.
+    #[error("closed by the peer inside a frame")]
+    Truncated,
+    /// The socket failed.
+    #[error("socket: {0}")]
+    Socket(#[from] io::Error),
+    /// The frame is not one that may be read.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// The peer held memory that others waited for.
+    #[error("stalled inside a frame while others wait for memory")]
+    Stalled,
+}
+
+/// One whole frame without its length, and the memory reserved for it.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) payload: Bytes,
+    pub(super) reservation: Reservation,
+    /// When its last byte was read.
+    pub(super) completed_at: Instant,
+}
+
+/// The reading half of a connection.
+#[derive(Debug)]
+pub(super) struct FrameReader<'a> {
+    stream: &'a TcpStream,
+    decoder: FrameDecoder,
+    budget: &'a MemoryBudget,
+    inbox: BytesMut,
+}
+
+impl<'a> FrameReader<'a> {
+    pub(super) fn new(
+        stream: &'a TcpStream,
+        limits: FrameLimits,
+        budget: &'a MemoryBudget,
+    ) -> Self {
+        let mut decoder = FrameDecoder::new(limits);
+        // A plaintext listener asks nobody who they are.
+        decoder.set_authenticated();
+        Self {
+            stream,
+            decoder,
+            budget,
+            inbox: BytesMut::new(),
+        }
+    }
+
+    /// The next frame. `progress` hears of the bytes each read has brought.
+    pub(super) async fn next(
+        &mut self,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Frame, ReadEnd> {
+        let head = loop {
+            match self.decoder.decode(&mut self.inbox)? {
+                FrameEvent::Announced(head) => break head,
+                FrameEvent::Incomplete { .. } | FrameEvent::Frame { .. } => {}
+            }
+            let read = self.fill_inbox().await?;
+            if read == 0 {
+                return Err(if self.inbox.is_empty() {
+                    ReadEnd::Closed
+                } else {
+                    ReadEnd::Truncated
+                });
+            }
+            progress(read);
+        };
+        let reservation = self.budget.reserve(head.length).await;
+        let payload = match self.decoder.decode(&mut self.inbox)? {
+            // Copied out, so that whoever keeps a slice of a small frame keeps no more than that.
+            FrameEvent::Frame { bytes, .. } => Bytes::copy_from_slice(&bytes),
+            _ => self.read_rest(head.length, &mut progress).await?,
+        };
+        if self.inbox.is_empty() {
+            self.inbox = BytesMut::new();
+        }
+        Ok(Frame {
+            payload,
+            reservation,
+            completed_at: Instant::now(),
+        })
+    }
+
+    /// Reads what the socket has, up to an inbox; 0 at the end of the stream.
+    async fn fill_inbox(&mut self) -> io::Result<usize> {
+        loop {
+            self.stream.readable().await?;
+            self.inbox.reserve(INBOX_BYTES);
+            match self.stream.try_read_buf(&mut (&mut self.inbox).limit(INBOX_BYTES)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.inbox.is_empty() {
+                        self.inbox = BytesMut::new();
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn read_rest(
+        &mut self,
+        length: usize,
+        progress: &mut impl FnMut(usize),
+    ) -> Result<Bytes, ReadEnd> {
+        let total = LENGTH_PREFIX_BYTES + length;
+        let mut frame = BytesMut::with_capacity(total);
+        frame.extend_from_slice(&self.inbox);
+        self.inbox = BytesMut::new();
+        loop {
+            if let FrameEvent::Frame { bytes, .. } = self.decoder.decode(&mut frame)? {
+                return Ok(bytes);
+            }
+            self.readable_or_stalled().await?;
+            let missing = total - frame.len();
+            match self.stream.try_read_buf(&mut (&mut frame).limit(missing)) {
+                Ok(0) => return Err(ReadEnd::Truncated),
+                Ok(read) => progress(read),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn readable_or_stalled(&self) -> Result<(), ReadEnd> {
+        loop {
+            match tokio::time::timeout(STALL_LIMIT, self.stream.readable()).await {
+                Ok(ready) => return Ok(ready?),
+                Err(_) if self.budget.is_contended() => return Err(ReadEnd::Stalled),
+                Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! From a frame to the handler of its API and back to bytes.
+//!
+//! [`routes!`] is the one table of what is answered: a line an API, naming the handler. The versions
+//! come from `odradek_protocol::api`; a test holds the two lists together.
+//!
+//! A request that cannot be understood has no answer that its sender could understand either, so it
+//! closes the connection, as it does with Kafka. The exception is ApiVersions (KIP-511): an unknown
+//! version of it is answered in version 0 with the list of what is served.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use odradek_protocol::api::{self, ApiKey};
+use odradek_protocol::error::ProtocolError;
+use odradek_protocol::header::RequestHeader;
+use odradek_protocol::ids::CorrelationId;
+use odradek_protocol::messages::{KafkaRequest, KafkaResponse};
+use odradek_protocol::{request, response};
+use odradek_protocol::response::Response;
+
+use crate::context::{BrokerContext, ConnectionInfo, RequestContext};
+use crate::handlers::{self, Reply};
+
+/// A future that the connection owns.
+pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// What the connection does with a request that a handler has seen.
+pub enum Answer {
+    /// The outcome is known.
+    Now(Outcome),
+    /// Start the next request; the outcome follows when its turn comes.
+    Later(Pending<Outcome>),
+}
+
+/// What a request came to.
+pub enum Outcome {
+    /// Send this.
+    Send(Response),
+    /// Send nothing.
+    Silent,
+    /// Close the connection once earlier replies have left.
+    Close,
+}
+
+type Route = fn(RequestContext, CorrelationId, Bytes) -> Pending<Result<Answer, ProtocolError>>;
+
+/// One line an API: its key and the handler that answers it.
+macro_rules! routes {
+    ($($key:ident => $handler:path,)*) => {
+        fn route(key: ApiKey) -> Option<Route> {
+            match key {
+                $(ApiKey::$key => Some(|context, id, body| {
+                    Box::pin(answer(context, id, body, $handler))
+                }),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+routes! {
+    ApiVersions => handlers::api_versions::handle,
+}
+
+/// A request whose header has been read and whose API and version are served.
+pub struct Request {
+    /// The API.
+    pub api_key: ApiKey,
+    correlation_id: CorrelationId,
+    context: RequestContext,
+    body: Bytes,
+    route: Route,
+}
+
+/// Reads the header of `frame` and finds the handler. An error closes the connection.
+pub fn accept(
+    broker: &Arc<BrokerContext>,
+    connection: &Arc<ConnectionInfo>,
+    mut frame: Bytes,
+    received_at: Instant,
+) -> Result<Request, ProtocolError> {
+    let header = RequestHeader::parse(&mut frame)?;
+    let (api_key, api_version) = (header.api_key, header.api_version);
+    let unsupported = || ProtocolError::UnsupportedVersion {
+        api: api_key,
+        version: api_version,
+    };
+    let served = api::served_range(api_key.key()).ok_or_else(unsupported)?;
+    if !served.answers(api_version) && api_key != ApiKey::ApiVersions {
+        return Err(unsupported());
+    }
+    Ok(Request {
+        api_key,
+        correlation_id: header.correlation_id,
+        context: RequestContext {
+            broker: Arc::clone(broker),
+            connection: Arc::clone(connection),
+            api_key: api_key.key(),
+            api_version,
+            client_id: header.client_id.map(|id| id.as_str().to_owned()),
+            received_at,
+        },
+        body: frame,
+        route: route(api_key).ok_or_else(unsupported)?,
+    })
+}
+
+impl Request {
+    /// Runs the handler. An error closes the connection.
+    pub async fn answer(self) -> Result<Answer, ProtocolError> {
+        let served = api::served_range(self.context.api_key);
+        if !served.is_some_and(|api| api.answers(self.context.api_version)) {
+            // Only ApiVersions comes here: see `accept`.
+            let list = handlers::api_versions::unsupported_version();
+            let response = response::encode_message(0, self.correlation_id, &list)?;
+            return Ok(Answer::Now(Outcome::Send(response)));
+        }
+        (self.route)(self.context, self.correlation_id, self.body).await
+    }
+}
+
+/// Whether the API has a handler.
+pub fn is_routed(key: ApiKey) -> bool {
+    route(key).is_some()
+}
+
+/// Whether a request of this API may wait for other clients or for data for longer than a stop
+/// of the broker should take. Such a request is dropped at a stop.
+pub fn may_wait_long(key: ApiKey) -> bool {
+    matches!(key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup)
+}
+
+async fn answer<Q, S, F>(
+    context: RequestContext,
+    correlation_id: CorrelationId,
+    body: Bytes,
+    handler: impl FnOnce(RequestContext, Q) -> F,
+) -> Result<Answer, ProtocolError>
+where
+    Q: KafkaRequest,
+    S: Encode + 'static,
+    F: Future<Output = Reply<S>>,
+{
+    let version = context.api_version;
+    let decoded = request::decode::<Q>(body, version)?;
+    let reply = handler(context, decoded).await;
+    Ok(match reply {
+        Reply::Now(message) => {
+            Answer::Now(Outcome::Send(message.encode(version, correlation_id)?))
+        }
+        Reply::Later(pending) => Answer::Later(Box::pin(async move {
+            match pending.await.encode(version, correlation_id) {
+                Ok(response) => Outcome::Send(response),
+                Err(error) => {
+                    tracing::error!(%error, "a response cannot be encoded");
+                    Outcome::Close
+                }
+            }
+        })),
+        Reply::Silent => Answer::Now(Outcome::Silent),
+        Reply::Close => Answer::Now(Outcome::Close),
+    })
+}
+
+/// A handler's result that becomes a response frame.
+pub trait Encode: Send {
+    /// Encodes the whole frame.
+    fn encode(
+        &self,
+        version: i16,
+        correlation_id: CorrelationId,
+    ) -> Result<Response, ProtocolError>;
+}
+
+impl<M: KafkaResponse + Send> Encode for M {
+    fn encode(
+        &self,
+        version: i16,
+        correlation_id: CorrelationId,
+    ) -> Result<Response, ProtocolError> {
+        response::encode_message(version, correlation_id, self)
+    }
+}

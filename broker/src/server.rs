@@ -1,0 +1,395 @@
+//! Listeners and the life of connections: accepting, limits, idleness, stopping.
+//!
+//! Listeners are bound first and served later, so that a port that is taken stops the start before
+//! anything is written, and clients that connect during the start wait in the kernel's queue.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::connection::state::ConnectionState;
+use crate::connection::{self, ConnectionShared};
+use crate::context::{BrokerContext, ConnectionInfo};
+use crate::memory::MemoryBudget;
+use crate::metrics::ServerMetrics;
+
+/// Pause after a failed accept: out of descriptors, most likely, and none comes back at once.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// One address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerSpec {
+    /// Listener name, such as `PLAINTEXT`.
+    pub name: String,
+    /// Host to bind; empty for every interface.
+    pub host: String,
+    /// Port to bind; 0 lets the system choose.
+    pub port: u16,
+    /// Host to tell clients; `None` for the bound one.
+    pub advertised_host: Option<String>,
+    /// Port to tell clients; `None` for the bound one.
+    pub advertised_port: Option<u16>,
+}
+
+/// What the server needs of the configuration.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// `socket.listen.backlog.size`.
+    pub listen_backlog: i32,
+    /// `socket.receive.buffer.bytes`; `None` leaves it to the system.
+    pub receive_buffer_bytes: Option<usize>,
+    /// `socket.send.buffer.bytes`; `None` leaves it to the system.
+    pub send_buffer_bytes: Option<usize>,
+    /// `socket.request.max.bytes`.
+    pub request_max_bytes: usize,
+    /// `max.connections`.
+    pub max_connections: usize,
+    /// `max.connections.per.ip`.
+    pub max_connections_per_ip: usize,
+    /// `max.connections.per.ip.overrides`, by address.
+    pub per_ip_overrides: HashMap<IpAddr, usize>,
+    /// `connections.max.idle.ms`; `None` for never.
+    pub max_idle: Option<Duration>,
+    /// Most requests of one connection whose replies have not left.
+    pub max_in_flight: usize,
+    /// How long a stop waits for requests in progress.
+    pub stop_timeout: Duration,
+}
+
+/// A listener that is bound but not yet served.
+#[derive(Debug)]
+pub struct BoundListener {
+    spec: ListenerSpec,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// Why a listener cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("listener {name}://{host}:{port} cannot be bound: {cause}")]
+pub struct BindError {
+    name: String,
+    host: String,
+    port: u16,
+    cause: io::Error,
+}
+
+impl BoundListener {
+    /// Binds `spec`. Needs a tokio runtime.
+    pub async fn bind(spec: ListenerSpec, options: &ServerOptions) -> Result<Self, BindError> {
+        match bind(&spec, options).await {
+            Ok((listener, address)) => Ok(Self {
+                spec,
+                listener,
+                address,
+            }),
+            Err(cause) => Err(BindError {
+                name: spec.name,
+                host: spec.host,
+                port: spec.port,
+                cause,
+            }),
+        }
+    }
+
+    /// Name of the listener.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// The real address, with the port that the system chose if 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Host that clients are told.
+    pub fn advertised_host(&self) -> String {
+        match &self.spec.advertised_host {
+            Some(host) => host.clone(),
+            None if self.spec.host.is_empty() => local_host_name(),
+            None => self.spec.host.clone(),
+        }
+    }
+
+    /// Port that clients are told.
+    pub fn advertised_port(&self) -> u16 {
+        self.spec.advertised_port.unwrap_or(self.address.port())
+    }
+}
+
+async fn bind(spec: &ListenerSpec, options: &ServerOptions) -> io::Result<(TcpListener, SocketAddr)> {
+    let candidates: Vec<SocketAddr> = if spec.host.is_empty() {
+        vec![
+            SocketAddr::new(IpAddr::from([0u16; 8]), spec.port),
+            SocketAddr::new(IpAddr::from([0u8; 4]), spec.port),
+        ]
+    } else {
+        tokio::net::lookup_host((spec.host.as_str(), spec.port))
+            .await?
+            .collect()
+    };
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in candidates {
+        match bind_one(address, options) {
+            Ok(listener) => {
+                let address = listener.local_addr()?;
+                return Ok((listener, address));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn bind_one(address: SocketAddr, options: &ServerOptions) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    // Accepted sockets inherit the receive buffer, and only before `listen` does its size still
+    // decide the window that is offered.
+    if let Some(bytes) = options.receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(options.listen_backlog)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Kafka advertises the machine's name for a listener on every interface.
+fn local_host_name() -> String {
+    let name = rustix::system::uname();
+    match name.nodename().to_str() {
+        Ok(name) if !name.is_empty() => name.to_owned(),
+        _ => "localhost".to_owned(),
+    }
+}
+
+/// Serves bound listeners until it is stopped.
+#[derive(Debug)]
+pub struct Server {
+    accepting: JoinSet<()>,
+    sweeper: tokio::task::JoinHandle<()>,
+    registry: Arc<Registry>,
+    stop: watch::Sender<bool>,
+    stop_timeout: Duration,
+}
+
+impl Server {
+    /// Starts to accept on every listener.
+    pub fn start(
+        listeners: Vec<BoundListener>,
+        options: &ServerOptions,
+        broker: Arc<BrokerContext>,
+        budget: Arc<MemoryBudget>,
+        metrics: Arc<ServerMetrics>,
+    ) -> Self {
+        let (stop, stopping) = watch::channel(false);
+        let registry = Arc::new(Registry {
+            slots: Arc::new(Semaphore::new(
+                options.max_connections.min(Semaphore::MAX_PERMITS),
+            )),
+            per_ip_limit: options.max_connections_per_ip,
+            per_ip_overrides: options.per_ip_overrides.clone(),
+            open: Mutex::default(),
+        });
+        let shared = ConnectionShared {
+            broker,
+            budget,
+            metrics,
+            limits: odradek_protocol::frame::FrameLimits::with_request_max_bytes(
+                options.request_max_bytes,
+            ),
+            max_in_flight: options.max_in_flight.max(1),
+            stopping,
+        };
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            accepting.spawn(accept_loop(
+                listener,
+                Arc::clone(&registry),
+                shared.clone(),
+            ));
+        }
+        let sweeper = tokio::spawn(sweep(Arc::clone(&registry), options.max_idle));
+        Self {
+            accepting,
+            sweeper,
+            registry,
+            stop,
+            stop_timeout: options.stop_timeout,
+        }
+    }
+
+    /// Connections open now.
+    pub fn open_connections(&self) -> usize {
+        self.registry.open.lock().connections.len()
+    }
+
+    /// Stops accepting, lets requests in progress end, then closes every connection.
+    pub async fn stop(mut self) {
+        self.accepting.shutdown().await;
+        self.stop.send_replace(true);
+        let deadline = tokio::time::Instant::now() + self.stop_timeout;
+        while self.open_connections() > 0 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let left: Vec<_> = {
+            let open = self.registry.open.lock();
+            open.connections.values().cloned().collect()
+        };
+        for state in left {
+            state.request_close();
+        }
+        self.sweeper.abort();
+    }
+}
+
+/// The open connections.
+#[derive(Debug)]
+struct Registry {
+    slots: Arc<Semaphore>,
+    per_ip_limit: usize,
+    per_ip_overrides: HashMap<IpAddr, usize>,
+    open: Mutex<OpenConnections>,
+}
+
+#[derive(Debug, Default)]
+struct OpenConnections {
+    next_id: u64,
+    connections: HashMap<u64, Arc<ConnectionState>>,
+    per_ip: HashMap<IpAddr, usize>,
+}
+
+/// A connection's entry in the registry; dropping it takes the entry out.
+#[derive(Debug)]
+struct Registration {
+    registry: Arc<Registry>,
+    id: u64,
+    ip: IpAddr,
+}
+
+impl Registry {
+    /// Enters a connection, or `None` if its address has too many.
+    fn register(self: &Arc<Self>, ip: IpAddr, state: Arc<ConnectionState>) -> Option<Registration> {
+        let ip = ip.to_canonical();
+        let limit = *self.per_ip_overrides.get(&ip).unwrap_or(&self.per_ip_limit);
+        let mut open = self.open.lock();
+        let count = open.per_ip.entry(ip).or_insert(0);
+        if *count >= limit {
+            if *count == 0 {
+                open.per_ip.remove(&ip);
+            }
+            return None;
+        }
+        *count += 1;
+        let id = open.next_id;
+        open.next_id += 1;
+        open.connections.insert(id, state);
+        Some(Registration {
+            registry: Arc::clone(self),
+            id,
+            ip,
+        })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut open = self.registry.open.lock();
+        open.connections.remove(&self.id);
+        if let Some(count) = open.per_ip.get_mut(&self.ip) {
+            *count -= 1;
+            if *count == 0 {
+                open.per_ip.remove(&self.ip);
+            }
+        }
+    }
+}
+
+async fn accept_loop(listener: BoundListener, registry: Arc<Registry>, shared: ConnectionShared) {
+    let advertised_host = listener.advertised_host();
+    let advertised_port = listener.advertised_port();
+    loop {
+        // At the limit new connections wait in the kernel's queue, as they do with Kafka.
+        let Ok(slot) = Arc::clone(&registry.slots).acquire_owned().await else {
+            return;
+        };
+        let (stream, peer) = match listener.listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(listener = %listener.spec.name, %error, "accepting failed");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let state = ConnectionState::new();
+        let Some(registration) = registry.register(peer.ip(), Arc::clone(&state)) else {
+            shared.metrics.connection_refused();
+            tracing::debug!(%peer, "refused: too many connections from this address");
+            continue;
+        };
+        let info = Arc::new(ConnectionInfo {
+            peer,
+            listener_name: listener.spec.name.clone(),
+            advertised_host: advertised_host.clone(),
+            advertised_port,
+        });
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            run_connection(stream, info, state, shared).await;
+            drop(registration);
+            drop(slot);
+        });
+    }
+}
+
+async fn run_connection(
+    stream: TcpStream,
+    info: Arc<ConnectionInfo>,
+    state: Arc<ConnectionState>,
+    shared: ConnectionShared,
+) {
+    let peer = info.peer;
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
+    }
+    let metrics = Arc::clone(&shared.metrics);
+    metrics.connection_opened(&info.listener_name);
+    let end = connection::serve(stream, info, state, shared).await;
+    metrics.connection_closed(end.cause());
+    tracing::debug!(%peer, cause = end.cause(), %end, "connection closed");
+}
+
+/// Closes connections on which nothing has moved for `max_idle`.
+async fn sweep(registry: Arc<Registry>, max_idle: Option<Duration>) {
+    let Some(max_idle) = max_idle else { return };
+    let period = (max_idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(10));
+    loop {
+        tokio::time::sleep(period).await;
+        let idle: Vec<_> = {
+            let open = registry.open.lock();
+            open.connections
+                .values()
+                .filter(|state| state.idle_for() >= max_idle)
+                .cloned()
+                .collect()
+        };
+        for state in idle {
+            state.request_close();
+        }
+    }
+}
