@@ -7,6 +7,7 @@
 //! closes the connection, as it does with Kafka. The exception is ApiVersions (KIP-511): an unknown
 //! version of it is answered in version 0 with the list of what is served.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use odradek_protocol::error::ProtocolError;
 use odradek_protocol::header::RequestHeader;
 use odradek_protocol::ids::CorrelationId;
 use odradek_protocol::messages::{KafkaRequest, KafkaResponse};
-use odradek_protocol::{request, response};
 use odradek_protocol::response::Response;
+use odradek_protocol::{request, response};
 
 use crate::context::{BrokerContext, ConnectionInfo, RequestContext};
 use crate::handlers::{self, Reply};
@@ -65,72 +66,96 @@ routes! {
     ApiVersions => handlers::api_versions::handle,
 }
 
-/// A request whose header has been read and whose API and version are served.
+/// A request whose header has been read and whose handler is found but not yet running.
 pub struct Request {
     /// The API.
     pub api_key: ApiKey,
-    correlation_id: CorrelationId,
-    context: RequestContext,
-    body: Bytes,
-    route: Route,
+    /// Whether it may wait for other clients or for data for longer than a stop of the broker
+    /// should take. Such a request is dropped at a stop.
+    pub may_wait_long: bool,
+    /// Runs the handler. An error closes the connection.
+    pub answer: Pending<Result<Answer, ProtocolError>>,
 }
 
-/// Reads the header of `frame` and finds the handler. An error closes the connection.
-pub fn accept(
-    broker: &Arc<BrokerContext>,
-    connection: &Arc<ConnectionInfo>,
-    mut frame: Bytes,
-    received_at: Instant,
-) -> Result<Request, ProtocolError> {
-    let header = RequestHeader::parse(&mut frame)?;
-    let (api_key, api_version) = (header.api_key, header.api_version);
-    let unsupported = || ProtocolError::UnsupportedVersion {
-        api: api_key,
-        version: api_version,
-    };
-    let served = api::served_range(api_key.key()).ok_or_else(unsupported)?;
-    if !served.answers(api_version) && api_key != ApiKey::ApiVersions {
-        return Err(unsupported());
+/// Finds the handler of a request frame.
+pub trait Dispatcher: fmt::Debug + Send + Sync + 'static {
+    /// Reads the header of `frame`, which is without its length. An error closes the connection.
+    fn accept(
+        &self,
+        connection: &Arc<ConnectionInfo>,
+        frame: Bytes,
+        received_at: Instant,
+    ) -> Result<Request, ProtocolError>;
+}
+
+/// The dispatcher of a broker: the table of this module.
+#[derive(Debug)]
+pub struct BrokerDispatcher {
+    broker: Arc<BrokerContext>,
+}
+
+impl BrokerDispatcher {
+    /// A dispatcher whose handlers see `broker`.
+    pub fn new(broker: Arc<BrokerContext>) -> Self {
+        Self { broker }
     }
-    Ok(Request {
-        api_key,
-        correlation_id: header.correlation_id,
-        context: RequestContext {
-            broker: Arc::clone(broker),
+}
+
+impl Dispatcher for BrokerDispatcher {
+    fn accept(
+        &self,
+        connection: &Arc<ConnectionInfo>,
+        mut frame: Bytes,
+        received_at: Instant,
+    ) -> Result<Request, ProtocolError> {
+        let header = RequestHeader::parse(&mut frame)?;
+        let (api_key, api_version) = (header.api_key, header.api_version);
+        let correlation_id = header.correlation_id;
+        let unsupported = || ProtocolError::UnsupportedVersion {
+            api: api_key,
+            version: api_version,
+        };
+        let served = api::served_range(api_key.key()).ok_or_else(unsupported)?;
+        if !served.answers(api_version) {
+            return if api_key == ApiKey::ApiVersions {
+                unsupported_api_versions(correlation_id)
+            } else {
+                Err(unsupported())
+            };
+        }
+        let route = route(api_key).ok_or_else(unsupported)?;
+        let context = RequestContext {
+            broker: Arc::clone(&self.broker),
             connection: Arc::clone(connection),
             api_key: api_key.key(),
             api_version,
             client_id: header.client_id.map(|id| id.as_str().to_owned()),
             received_at,
-        },
-        body: frame,
-        route: route(api_key).ok_or_else(unsupported)?,
-    })
+        };
+        Ok(Request {
+            api_key,
+            may_wait_long: matches!(
+                api_key,
+                ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup
+            ),
+            answer: route(context, correlation_id, frame),
+        })
+    }
 }
 
-impl Request {
-    /// Runs the handler. An error closes the connection.
-    pub async fn answer(self) -> Result<Answer, ProtocolError> {
-        let served = api::served_range(self.context.api_key);
-        if !served.is_some_and(|api| api.answers(self.context.api_version)) {
-            // Only ApiVersions comes here: see `accept`.
-            let list = handlers::api_versions::unsupported_version();
-            let response = response::encode_message(0, self.correlation_id, &list)?;
-            return Ok(Answer::Now(Outcome::Send(response)));
-        }
-        (self.route)(self.context, self.correlation_id, self.body).await
-    }
+fn unsupported_api_versions(correlation_id: CorrelationId) -> Result<Request, ProtocolError> {
+    let list = handlers::api_versions::unsupported_version();
+    let response = response::encode_message(0, correlation_id, &list)?;
+    Ok(Request {
+        api_key: ApiKey::ApiVersions,
+        may_wait_long: false,
+        answer: Box::pin(std::future::ready(Ok(Answer::Now(Outcome::Send(response))))),
+    })
 }
 
 /// Whether the API has a handler.
 pub fn is_routed(key: ApiKey) -> bool {
     route(key).is_some()
-}
-
-/// Whether a request of this API may wait for other clients or for data for longer than a stop
-/// of the broker should take. Such a request is dropped at a stop.
-pub fn may_wait_long(key: ApiKey) -> bool {
-    matches!(key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup)
 }
 
 async fn answer<Q, S, F>(
@@ -148,9 +173,7 @@ where
     let decoded = request::decode::<Q>(body, version)?;
     let reply = handler(context, decoded).await;
     Ok(match reply {
-        Reply::Now(message) => {
-            Answer::Now(Outcome::Send(message.encode(version, correlation_id)?))
-        }
+        Reply::Now(message) => Answer::Now(Outcome::Send(message.encode(version, correlation_id)?)),
         Reply::Later(pending) => Answer::Later(Box::pin(async move {
             match pending.await.encode(version, correlation_id) {
                 Ok(response) => Outcome::Send(response),

@@ -17,7 +17,8 @@ use tokio::task::JoinSet;
 
 use crate::connection::state::ConnectionState;
 use crate::connection::{self, ConnectionShared};
-use crate::context::{BrokerContext, ConnectionInfo};
+use crate::context::ConnectionInfo;
+use crate::dispatch::Dispatcher;
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
 
@@ -125,7 +126,10 @@ impl BoundListener {
     }
 }
 
-async fn bind(spec: &ListenerSpec, options: &ServerOptions) -> io::Result<(TcpListener, SocketAddr)> {
+async fn bind(
+    spec: &ListenerSpec,
+    options: &ServerOptions,
+) -> io::Result<(TcpListener, SocketAddr)> {
     let candidates: Vec<SocketAddr> = if spec.host.is_empty() {
         vec![
             SocketAddr::new(IpAddr::from([0u16; 8]), spec.port),
@@ -150,7 +154,11 @@ async fn bind(spec: &ListenerSpec, options: &ServerOptions) -> io::Result<(TcpLi
 }
 
 fn bind_one(address: SocketAddr, options: &ServerOptions) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
@@ -193,7 +201,7 @@ impl Server {
     pub fn start(
         listeners: Vec<BoundListener>,
         options: &ServerOptions,
-        broker: Arc<BrokerContext>,
+        dispatcher: Arc<dyn Dispatcher>,
         budget: Arc<MemoryBudget>,
         metrics: Arc<ServerMetrics>,
     ) -> Self {
@@ -207,7 +215,7 @@ impl Server {
             open: Mutex::default(),
         });
         let shared = ConnectionShared {
-            broker,
+            dispatcher,
             budget,
             metrics,
             limits: odradek_protocol::frame::FrameLimits::with_request_max_bytes(
@@ -218,11 +226,7 @@ impl Server {
         };
         let mut accepting = JoinSet::new();
         for listener in listeners {
-            accepting.spawn(accept_loop(
-                listener,
-                Arc::clone(&registry),
-                shared.clone(),
-            ));
+            accepting.spawn(accept_loop(listener, Arc::clone(&registry), shared.clone()));
         }
         let sweeper = tokio::spawn(sweep(Arc::clone(&registry), options.max_idle));
         Self {

@@ -26,15 +26,15 @@ use tokio::sync::{mpsc, watch};
 use self::reader::{FrameReader, ReadEnd};
 use self::state::ConnectionState;
 use self::writer::{PendingReply, ReplyWriter, Slot, WriteEnd};
-use crate::context::{BrokerContext, ConnectionInfo};
-use crate::dispatch::{self, Answer, Outcome};
+use crate::context::ConnectionInfo;
+use crate::dispatch::{Answer, Dispatcher, Outcome};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
 
 /// What all connections of a broker share.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionShared {
-    pub(crate) broker: Arc<BrokerContext>,
+    pub(crate) dispatcher: Arc<dyn Dispatcher>,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) limits: FrameLimits,
@@ -149,20 +149,21 @@ async fn read_requests(
             },
         };
         let received_at = frame.completed_at;
-        let request = match dispatch::accept(&shared.broker, &info, frame.payload, received_at) {
+        let accepted = shared.dispatcher.accept(&info, frame.payload, received_at);
+        let request = match accepted {
             Ok(request) => request,
             Err(error) => return ConnectionEnd::Request(error),
         };
         let api_key = request.api_key;
         state.set_in_handler(true);
-        let answer = if dispatch::may_wait_long(api_key) {
+        let answer = if request.may_wait_long {
             tokio::select! {
                 biased;
-                answer = request.answer() => answer,
+                answer = request.answer => answer,
                 _ = stopping.wait_for(|stop| *stop) => return ConnectionEnd::Stopping,
             }
         } else {
-            request.answer().await
+            request.answer.await
         };
         state.set_in_handler(false);
         match answer {

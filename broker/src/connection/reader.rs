@@ -22,7 +22,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why no further frame comes.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReadEnd {
+pub(crate) enum ReadEnd {
     /// The peer closed between two frames.
     #[error("closed by the peer")]
     Closed,
@@ -76,10 +76,7 @@ impl<'a> FrameReader<'a> {
     }
 
     /// The next frame. `progress` hears of the bytes each read has brought.
-    pub(super) async fn next(
-        &mut self,
-        mut progress: impl FnMut(usize),
-    ) -> Result<Frame, ReadEnd> {
+    pub(super) async fn next(&mut self, mut progress: impl FnMut(usize)) -> Result<Frame, ReadEnd> {
         let head = loop {
             match self.decoder.decode(&mut self.inbox)? {
                 FrameEvent::Announced(head) => break head,
@@ -116,7 +113,10 @@ impl<'a> FrameReader<'a> {
         loop {
             self.stream.readable().await?;
             self.inbox.reserve(INBOX_BYTES);
-            match self.stream.try_read_buf(&mut (&mut self.inbox).limit(INBOX_BYTES)) {
+            match self
+                .stream
+                .try_read_buf(&mut (&mut self.inbox).limit(INBOX_BYTES))
+            {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.inbox.is_empty() {
                         self.inbox = BytesMut::new();

@@ -99,12 +99,8 @@ impl Outgoing {
             }
         }
         let filled = slices.get(..used).unwrap_or(&[]);
-        let sent = rustix::net::sendmsg(
-            stream,
-            filled,
-            &mut SendAncillaryBuffer::default(),
-            flags,
-        )?;
+        let sent =
+            rustix::net::sendmsg(stream, filled, &mut SendAncillaryBuffer::default(), flags)?;
         Ok(sent)
     }
 

@@ -1,0 +1,528 @@
+//! In-process tests over real sockets, with a scripted dispatcher in place of the handlers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use odradek_protocol::api::ApiKey;
+use odradek_protocol::error::ProtocolError;
+use odradek_protocol::response::Response;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::context::ConnectionInfo;
+use crate::dispatch::{Answer, Dispatcher, Outcome, Request};
+use crate::memory::MemoryBudget;
+use crate::metrics::ServerMetrics;
+use crate::server::{BoundListener, ListenerSpec, Server, ServerOptions};
+
+/// What a scripted request asks for: its body's first byte.
+mod ask {
+    /// Echo the correlation id at once.
+    pub(super) const NOW: u8 = 0;
+    /// Echo it from a promise, after the milliseconds in the second byte.
+    pub(super) const LATER: u8 = 1;
+    /// Echo it after the milliseconds in the second byte, and hold up the connection.
+    pub(super) const WAIT: u8 = 2;
+    /// Answer with half a megabyte.
+    pub(super) const HUGE: u8 = 3;
+    /// Answer nothing.
+    pub(super) const SILENT: u8 = 4;
+    /// Close.
+    pub(super) const CLOSE: u8 = 5;
+    /// Wait for a time that no test waits for.
+    pub(super) const FOREVER: u8 = 6;
+}
+
+#[derive(Debug, Default)]
+struct Scripted {
+    started: AtomicUsize,
+}
+
+impl Dispatcher for Scripted {
+    fn accept(
+        &self,
+        _connection: &Arc<ConnectionInfo>,
+        frame: Bytes,
+        _received_at: Instant,
+    ) -> Result<Request, ProtocolError> {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        let correlation = frame[4..8].to_vec();
+        let ask = frame.get(8).copied().unwrap_or(ask::NOW);
+        let pause = Duration::from_millis(u64::from(frame.get(9).copied().unwrap_or(0)));
+        let echo = move |extra: usize| {
+            let mut reply = BytesMut::new();
+            reply.put_u32((4 + extra) as u32);
+            reply.put_slice(&correlation);
+            reply.put_bytes(7, extra);
+            Outcome::Send(Response::from_bytes(reply.freeze()))
+        };
+        Ok(Request {
+            api_key: ApiKey::Metadata,
+            may_wait_long: ask == ask::FOREVER,
+            answer: Box::pin(async move {
+                Ok(match ask {
+                    ask::LATER => Answer::Later(Box::pin(async move {
+                        tokio::time::sleep(pause).await;
+                        echo(0)
+                    })),
+                    ask::WAIT => {
+                        tokio::time::sleep(pause).await;
+                        Answer::Now(echo(0))
+                    }
+                    ask::HUGE => Answer::Now(echo(512 * 1024)),
+                    ask::SILENT => Answer::Now(Outcome::Silent),
+                    ask::CLOSE => Answer::Now(Outcome::Close),
+                    ask::FOREVER => {
+                        tokio::time::sleep(Duration::from_secs(3600)).await;
+                        Answer::Now(echo(0))
+                    }
+                    _ => Answer::Now(echo(0)),
+                })
+            }),
+        })
+    }
+}
+
+struct Fixture {
+    server: Server,
+    scripted: Arc<Scripted>,
+    budget: Arc<MemoryBudget>,
+    address: std::net::SocketAddr,
+}
+
+fn options() -> ServerOptions {
+    ServerOptions {
+        listen_backlog: 1024,
+        receive_buffer_bytes: None,
+        send_buffer_bytes: Some(100 * 1024),
+        request_max_bytes: 4 << 20,
+        max_connections: 10_000,
+        max_connections_per_ip: 10_000,
+        per_ip_overrides: Default::default(),
+        max_idle: None,
+        max_in_flight: 8,
+        stop_timeout: Duration::from_secs(5),
+    }
+}
+
+async fn start(options: ServerOptions) -> Fixture {
+    start_with(options, MemoryBudget::new(64 << 20, 4 << 20)).await
+}
+
+async fn start_with(options: ServerOptions, budget: Arc<MemoryBudget>) -> Fixture {
+    let spec = ListenerSpec {
+        name: "PLAINTEXT".to_owned(),
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        advertised_host: None,
+        advertised_port: None,
+    };
+    let bound = BoundListener::bind(spec, &options)
+        .await
+        .expect("port 0 is free");
+    let address = bound.address();
+    let scripted = Arc::new(Scripted::default());
+    let server = Server::start(
+        vec![bound],
+        &options,
+        Arc::clone(&scripted) as Arc<dyn Dispatcher>,
+        Arc::clone(&budget),
+        Arc::new(ServerMetrics::new()),
+    );
+    Fixture {
+        server,
+        scripted,
+        budget,
+        address,
+    }
+}
+
+impl Fixture {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address)
+            .await
+            .expect("the server listens")
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !condition(self) {
+            assert!(Instant::now() < deadline, "never came: {what}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+fn frame(correlation: i32, body: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.put_i32(8 + body.len() as i32);
+    frame.put_i16(ApiKey::Produce.key());
+    frame.put_i16(3);
+    frame.put_i32(correlation);
+    frame.put_slice(body);
+    frame
+}
+
+async fn read_reply(stream: &mut TcpStream) -> Option<(i32, usize)> {
+    let length = stream.read_u32().await.ok()? as usize;
+    let mut reply = vec![0; length];
+    stream.read_exact(&mut reply).await.ok()?;
+    let correlation = i32::from_be_bytes(reply[..4].try_into().ok()?);
+    Some((correlation, length))
+}
+
+#[tokio::test]
+async fn replies_leave_in_request_order_whatever_order_they_are_ready_in() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    let mut requests = Vec::new();
+    for (correlation, body) in [
+        (1, [ask::LATER, 80]),
+        (2, [ask::LATER, 1]),
+        (3, [ask::NOW, 0]),
+        (4, [ask::WAIT, 10]),
+        (5, [ask::LATER, 20]),
+        (6, [ask::NOW, 0]),
+    ] {
+        requests.extend_from_slice(&frame(correlation, &body));
+    }
+    stream.write_all(&requests).await.expect("sent");
+    for expected in 1..=6 {
+        let (correlation, _) = read_reply(&mut stream).await.expect("a reply");
+        assert_eq!(correlation, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_request_starts_while_the_reply_before_it_is_still_a_promise() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    stream
+        .write_all(&frame(1, &[ask::LATER, 200]))
+        .await
+        .expect("sent");
+    stream
+        .write_all(&frame(2, &[ask::NOW]))
+        .await
+        .expect("sent");
+    fixture
+        .until("both started", |fixture| {
+            fixture.scripted.started.load(Ordering::SeqCst) == 2
+        })
+        .await;
+    assert_eq!(read_reply(&mut stream).await, Some((1, 4)));
+    assert_eq!(read_reply(&mut stream).await, Some((2, 4)));
+}
+
+#[tokio::test]
+async fn requests_in_flight_on_one_connection_are_bounded() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    for correlation in 0..50 {
+        stream
+            .write_all(&frame(correlation, &[ask::LATER, 250]))
+            .await
+            .expect("sent");
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The queue, and the one that the writer waits for.
+    assert!(fixture.scripted.started.load(Ordering::SeqCst) <= options().max_in_flight + 1);
+    drop(stream);
+}
+
+#[tokio::test]
+async fn silent_requests_take_no_place_among_the_replies() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    for correlation in 0..100 {
+        stream
+            .write_all(&frame(correlation, &[ask::SILENT]))
+            .await
+            .expect("sent");
+    }
+    stream
+        .write_all(&frame(100, &[ask::NOW]))
+        .await
+        .expect("sent");
+    assert_eq!(read_reply(&mut stream).await, Some((100, 4)));
+}
+
+#[tokio::test]
+async fn a_handler_that_closes_lets_earlier_replies_leave_first() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    stream
+        .write_all(&frame(1, &[ask::LATER, 30]))
+        .await
+        .expect("sent");
+    stream
+        .write_all(&frame(2, &[ask::CLOSE]))
+        .await
+        .expect("sent");
+    assert_eq!(read_reply(&mut stream).await, Some((1, 4)));
+    assert_eq!(read_reply(&mut stream).await, None);
+}
+
+#[tokio::test]
+async fn clients_that_never_read_are_no_longer_read_from_while_others_are_served() {
+    let budget = MemoryBudget::new(64 << 20, 4 << 20);
+    let fixture = start_with(options(), budget).await;
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut stream = fixture.connect().await;
+        for correlation in 0..50 {
+            let request = frame(correlation, &[ask::HUGE]);
+            stream.write_all(&request).await.expect("sent");
+        }
+        slow.push(stream);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let started = fixture.scripted.started.load(Ordering::SeqCst);
+    assert!(started < 400, "{started} of 1000 requests were started");
+    // The limit, and a reply for each connection that had none.
+    let unsent = fixture.budget.reply_bytes_in_use();
+    assert!(unsent <= (4 << 20) + 20 * 600 * 1024, "{unsent} bytes wait");
+
+    let mut quick = fixture.connect().await;
+    let before = Instant::now();
+    for correlation in 0..20 {
+        quick
+            .write_all(&frame(correlation, &[ask::HUGE]))
+            .await
+            .expect("sent");
+        let reply = read_reply(&mut quick).await;
+        assert_eq!(reply, Some((correlation, 4 + 512 * 1024)));
+    }
+    assert!(before.elapsed() < Duration::from_secs(2));
+
+    drop(slow);
+    fixture
+        .until("the memory of the slow ones came back", |fixture| {
+            fixture.budget.reply_bytes_in_use() == 0 && fixture.server.open_connections() == 1
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn frames_that_cannot_be_close_the_connection_and_nothing_else() {
+    let fixture = start(options()).await;
+    let mut well_behaved = fixture.connect().await;
+    for bad in [
+        i32::MAX.to_be_bytes(),
+        (-1i32).to_be_bytes(),
+        i32::MIN.to_be_bytes(),
+        3i32.to_be_bytes(),
+        0i32.to_be_bytes(),
+        ((4 << 20) + 1i32).to_be_bytes(),
+    ] {
+        let mut stream = fixture.connect().await;
+        stream.write_all(&bad).await.expect("sent");
+        stream.write_all(&[0; 8]).await.ok();
+        assert_eq!(read_reply(&mut stream).await, None, "{bad:?}");
+    }
+    assert_eq!(fixture.budget.request_bytes_in_use(), 0);
+    well_behaved
+        .write_all(&frame(9, &[ask::NOW]))
+        .await
+        .expect("sent");
+    assert_eq!(read_reply(&mut well_behaved).await, Some((9, 4)));
+}
+
+#[tokio::test]
+async fn a_frame_that_comes_byte_by_byte_is_read_like_any_other() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    stream.set_nodelay(true).expect("set");
+    for byte in frame(77, &[ask::NOW]) {
+        stream.write_all(&[byte]).await.expect("sent");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(read_reply(&mut stream).await, Some((77, 4)));
+}
+
+#[tokio::test]
+async fn frames_of_all_sizes_follow_one_another_without_a_gap() {
+    let fixture = start(options()).await;
+    let stream = fixture.connect().await;
+    let (mut read_half, mut write_half) = stream.into_split();
+    let sizes = [
+        1usize,
+        4_087,
+        4_088,
+        4_089,
+        8_192,
+        65_536,
+        1 << 20,
+        3,
+        100_000,
+        2,
+    ];
+    let sending = tokio::spawn(async move {
+        for (correlation, size) in (0i32..).zip(sizes) {
+            let request = frame(correlation, &vec![0; size]);
+            write_half.write_all(&request).await.expect("sent");
+        }
+        write_half
+    });
+    for expected in 0..sizes.len() {
+        assert_eq!(read_half.read_u32().await.expect("a reply"), 4);
+        let correlation = read_half.read_u32().await.expect("its id");
+        assert_eq!(correlation as usize, expected);
+    }
+    drop(sending.await);
+    assert_eq!(fixture.budget.request_bytes_in_use(), 0);
+}
+
+#[tokio::test]
+async fn half_frames_of_killed_clients_leave_no_memory_and_no_connection() {
+    let fixture = start(options()).await;
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        let mut stream = fixture.connect().await;
+        let request = frame(1, &vec![0; 200_000]);
+        stream.write_all(&request[..50_000]).await.expect("sent");
+        clients.push(stream);
+    }
+    fixture
+        .until("memory is reserved for half frames", |fixture| {
+            fixture.budget.request_bytes_in_use() > 30 << 20
+        })
+        .await;
+    drop(clients);
+    fixture
+        .until("all of it came back", |fixture| {
+            fixture.budget.request_bytes_in_use() == 0 && fixture.server.open_connections() == 0
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_and_busy_ones_are_not() {
+    let fixture = start(ServerOptions {
+        max_idle: Some(Duration::from_millis(150)),
+        ..options()
+    })
+    .await;
+    let mut idle = fixture.connect().await;
+    let mut half = fixture.connect().await;
+    half.write_all(&frame(1, &[0; 100])[..20])
+        .await
+        .expect("sent");
+    let mut busy = fixture.connect().await;
+    busy.write_all(&frame(5, &[ask::WAIT, 255]))
+        .await
+        .expect("sent");
+    let mut byte = [0; 1];
+    assert_eq!(idle.read(&mut byte).await.ok(), Some(0));
+    assert!(matches!(half.read(&mut byte).await, Ok(0) | Err(_)));
+    assert_eq!(read_reply(&mut busy).await, Some((5, 4)));
+}
+
+#[tokio::test]
+async fn a_thousand_idle_connections_do_not_slow_one_that_works() {
+    let fixture = start(options()).await;
+    let mut idle = Vec::new();
+    for _ in 0..1_000 {
+        idle.push(fixture.connect().await);
+    }
+    fixture
+        .until("all are accepted", |fixture| {
+            fixture.server.open_connections() == 1_000
+        })
+        .await;
+    let mut stream = fixture.connect().await;
+    let before = Instant::now();
+    for correlation in 0..200 {
+        stream
+            .write_all(&frame(correlation, &[ask::NOW]))
+            .await
+            .expect("sent");
+        assert_eq!(read_reply(&mut stream).await, Some((correlation, 4)));
+    }
+    assert!(before.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_of_their_address_are_closed_at_once() {
+    let fixture = start(ServerOptions {
+        max_connections_per_ip: 2,
+        ..options()
+    })
+    .await;
+    let first = fixture.connect().await;
+    let _second = fixture.connect().await;
+    fixture
+        .until("two are in", |fixture| {
+            fixture.server.open_connections() == 2
+        })
+        .await;
+    let mut third = fixture.connect().await;
+    assert_eq!(read_reply(&mut third).await, None);
+    drop(first);
+    fixture
+        .until("one has left", |fixture| {
+            fixture.server.open_connections() == 1
+        })
+        .await;
+    let mut fourth = fixture.connect().await;
+    fourth
+        .write_all(&frame(4, &[ask::NOW]))
+        .await
+        .expect("sent");
+    assert_eq!(read_reply(&mut fourth).await, Some((4, 4)));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_broker_wide_limit_wait_for_a_place() {
+    let fixture = start(ServerOptions {
+        max_connections: 1,
+        ..options()
+    })
+    .await;
+    let first = fixture.connect().await;
+    fixture
+        .until("one is in", |fixture| {
+            fixture.server.open_connections() == 1
+        })
+        .await;
+    let mut second = fixture.connect().await;
+    second
+        .write_all(&frame(2, &[ask::NOW]))
+        .await
+        .expect("sent");
+    let early = tokio::time::timeout(Duration::from_millis(50), second.readable()).await;
+    assert!(early.is_err(), "served although the broker is full");
+    drop(first);
+    assert_eq!(read_reply(&mut second).await, Some((2, 4)));
+}
+
+#[tokio::test]
+async fn a_stop_answers_what_is_in_progress_and_drops_what_only_waits() {
+    let fixture = start(options()).await;
+    let mut producing = fixture.connect().await;
+    producing
+        .write_all(&frame(1, &[ask::LATER, 150]))
+        .await
+        .expect("sent");
+    let mut waiting = fixture.connect().await;
+    waiting
+        .write_all(&frame(2, &[ask::FOREVER]))
+        .await
+        .expect("sent");
+    let mut idle = fixture.connect().await;
+    fixture
+        .until("both started", |fixture| {
+            fixture.scripted.started.load(Ordering::SeqCst) == 2
+        })
+        .await;
+    let address = fixture.address;
+    let before = Instant::now();
+    fixture.server.stop().await;
+    assert!(before.elapsed() < Duration::from_secs(2));
+    assert_eq!(read_reply(&mut producing).await, Some((1, 4)));
+    assert_eq!(read_reply(&mut waiting).await, None);
+    assert_eq!(read_reply(&mut idle).await, None);
+    assert!(TcpStream::connect(address).await.is_err());
+}

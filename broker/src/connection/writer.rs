@@ -44,7 +44,7 @@ pub(super) struct PendingReply {
 
 /// Why a writer stopped before its reader did.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WriteEnd {
+pub(crate) enum WriteEnd {
     /// The socket or the file of a region failed.
     #[error("cannot send: {0}")]
     Io(#[from] io::Error),

@@ -74,7 +74,13 @@ mod tests {
 
     #[test]
     fn software_names_follow_the_rule_of_kip_511() {
-        for good in ["a", "librdkafka", "apache-kafka-java", "4.4.0", "2.12.0-rc1"] {
+        for good in [
+            "a",
+            "librdkafka",
+            "apache-kafka-java",
+            "4.4.0",
+            "2.12.0-rc1",
+        ] {
             assert!(is_software_name(good), "{good}");
         }
         for bad in ["", "-a", "a-", ".", "a b", "ä", "a_b"] {
