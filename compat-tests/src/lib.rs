@@ -9,12 +9,15 @@
 //! with the test that started it, even if that test is killed; a failing test shows the broker's log.
 
 pub mod batches;
+pub mod bench;
 pub mod broker;
 pub mod forgetful;
 pub mod kafka;
 pub mod kcat;
 pub mod known;
+pub mod loss;
 pub mod ports;
+pub mod power;
 pub mod process;
 pub mod transcript;
 pub mod tree;

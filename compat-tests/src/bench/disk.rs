@@ -1,0 +1,55 @@
+//! What the disk gives to a plain writer: the yardstick for a broker that syncs.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// The disk's own limits.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskLimits {
+    /// MB/s of one writer that syncs after every 8 MiB.
+    pub sequential_mb_per_second: f64,
+    /// Median time of an fdatasync after 4 KiB of appended data.
+    pub fdatasync_p50: Duration,
+}
+
+/// Measures both in `directory`, writing `total_bytes` for the first.
+pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
+    const CHUNK_BYTES: usize = 1 << 20;
+    const SYNC_EVERY_BYTES: u64 = 8 << 20;
+    let path = directory.join("disk-limits");
+    let chunk = vec![0x5a; CHUNK_BYTES];
+
+    let mut file = File::create(&path)?;
+    let started = Instant::now();
+    let (mut written, mut unsynced) = (0, 0);
+    while written < total_bytes {
+        file.write_all(&chunk)?;
+        written += CHUNK_BYTES as u64;
+        unsynced += CHUNK_BYTES as u64;
+        if unsynced >= SYNC_EVERY_BYTES {
+            file.sync_data()?;
+            unsynced = 0;
+        }
+    }
+    file.sync_data()?;
+    let seconds = started.elapsed().as_secs_f64();
+
+    let mut file = File::create(&path)?;
+    let mut times = Vec::with_capacity(200);
+    for _ in 0..200 {
+        file.write_all(&chunk[..4096])?;
+        let started = Instant::now();
+        file.sync_data()?;
+        times.push(started.elapsed());
+    }
+    std::fs::remove_file(&path)?;
+    times.sort_unstable();
+    Ok(DiskLimits {
+        sequential_mb_per_second: written as f64 / 1e6 / seconds,
+        fdatasync_p50: times[times.len() / 2],
+    })
+}

@@ -1,0 +1,83 @@
+//! `cargo run --release -p compat-tests --bin bench`: Odradek beside Kafka 4.4.0 on this machine.
+//!
+//! `bench [--quick] [--only TEXT]… [--without-kafka]`: `--only` keeps the workloads whose name
+//! contains TEXT. Kafka's jars are the ones that `./test.sh` fetches.
+
+use anyhow::{Result, bail};
+
+use compat_tests::bench::disk;
+use compat_tests::bench::nodes::Kind;
+use compat_tests::bench::report::Report;
+use compat_tests::bench::workloads::{self, Scale};
+
+fn main() -> Result<()> {
+    let mut scale = Scale {
+        flat_out_records: 2_000_000,
+        paced_seconds: 20,
+        repetitions: 3,
+    };
+    let mut only = Vec::new();
+    let mut kinds = vec![Kind::Odradek, Kind::Kafka, Kind::KafkaFlushing];
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => {
+                scale = Scale {
+                    flat_out_records: 500_000,
+                    paced_seconds: 5,
+                    repetitions: 1,
+                };
+            }
+            "--only" => only.extend(arguments.next()),
+            "--without-kafka" => kinds = vec![Kind::Odradek],
+            _ => bail!("usage: bench [--quick] [--only TEXT]… [--without-kafka]"),
+        }
+    }
+
+    type Workload = (&'static str, fn(&mut Report, Kind, Scale) -> Result<()>);
+    let all: [Workload; 8] = [
+        ("start", workloads::start),
+        ("librdkafka", workloads::librdkafka_flat_out),
+        ("java-2000", |report, kind, scale| {
+            workloads::java_paced(report, kind, scale, 2_000)
+        }),
+        ("java-20000", |report, kind, scale| {
+            workloads::java_paced(report, kind, scale, 20_000)
+        }),
+        ("java-flat-out", workloads::java_flat_out),
+        ("partitions", |report, kind, _| {
+            workloads::many_partitions(report, kind)
+        }),
+        ("spread-100", |report, kind, scale| {
+            workloads::small_batches(report, kind, scale, 100)
+        }),
+        ("spread-1000", |report, kind, scale| {
+            workloads::small_batches(report, kind, scale, 1_000)
+        }),
+    ];
+
+    let mut report = Report::default();
+    let limits = disk::measure(&std::env::temp_dir(), 1 << 30)?;
+    report.note(format!(
+        "the disk: {:.0} MB/s to one writer that syncs every 8 MiB; fdatasync of 4 KiB, median {:.2} ms",
+        limits.sequential_mb_per_second,
+        limits.fdatasync_p50.as_secs_f64() * 1e3
+    ));
+    for (name, workload) in all {
+        if !only.is_empty() && !only.iter().any(|text| name.contains(text.as_str())) {
+            continue;
+        }
+        eprintln!("{name}");
+        for &kind in &kinds {
+            // The flushing Kafka is only of interest where the disk is.
+            if kind == Kind::KafkaFlushing && matches!(name, "start" | "partitions") {
+                continue;
+            }
+            if let Err(error) = workload(&mut report, kind, scale) {
+                report.note(format!("{name} on {}: {error:#}", kind.name()));
+            }
+        }
+    }
+    println!("{}", report.markdown());
+    Ok(())
+}
