@@ -257,11 +257,10 @@ mod tests {
                 .iter()
                 .find(|descriptor| descriptor.api_key.value() == api.key.key())
                 .unwrap_or_else(|| panic!("{:?} is missing from the codec", api.key));
-            assert_eq!(
-                descriptor.supported_versions.min().value(),
-                api.min_answered
-            );
-            assert_eq!(descriptor.supported_versions.max().value(), api.max);
+            let supported = descriptor.supported_versions;
+            assert_eq!(supported.min().value(), api.min_answered, "{api:?}");
+            // The codec may know versions that Kafka has not released.
+            assert!(supported.max().value() >= api.max, "{api:?}");
         }
     }
 

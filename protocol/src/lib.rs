@@ -20,3 +20,17 @@ pub mod response;
 
 pub use error::ProtocolError;
 pub use error_code::ErrorCode;
+
+/// Seed of this run's random tests: `ODRADEK_SEED` to replay a run, otherwise the time of day.
+/// Tests name it when they fail.
+#[cfg(test)]
+fn test_seed() -> u64 {
+    std::env::var("ODRADEK_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| {
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(1, |elapsed| elapsed.as_nanos() as u64)
+        })
+}

@@ -131,6 +131,22 @@ pub enum BatchError {
         /// Index of the record within its batch.
         index: i32,
     },
+    /// A record is longer than `max.decompressed.message.bytes`.
+    #[error("record {index} expands to {len} bytes, over the limit of {limit}")]
+    RecordTooLong {
+        /// Index of the record within its batch.
+        index: i32,
+        /// Bytes that the record announces.
+        len: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Bytes stand behind the batch that are no batch.
+    #[error("{len} bytes behind the batch")]
+    BytesBehindBatch {
+        /// How many.
+        len: usize,
+    },
     /// Bytes are left over after the last record that the header counts.
     #[error("bytes are left over after the last of {count} records")]
     TrailingBytes {
@@ -187,6 +203,8 @@ impl BatchError {
             | Self::CountMismatch { .. }
             | Self::MalformedRecord { .. }
             | Self::TrailingBytes { .. }
+            | Self::RecordTooLong { .. }
+            | Self::BytesBehindBatch { .. }
             | Self::WrongOffsetDelta { .. }
             | Self::ControlBatch
             | Self::InvalidSequence { .. } => ErrorCode::InvalidRecord,

@@ -2,6 +2,9 @@
 
 use bytes::BufMut;
 
+/// Most bytes of an integer.
+pub(super) const MAX_BYTES: usize = 10;
+
 /// Bytes that [`put`] writes for `value`.
 pub(super) const fn len(value: i64) -> usize {
     let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
@@ -41,7 +44,7 @@ pub(super) fn take_i64(bytes: &mut &[u8]) -> Option<i64> {
         *bytes = rest;
         return Some(unzigzag(u64::from(first)));
     }
-    Some(unzigzag(take_long(bytes, 10)?))
+    Some(unzigzag(take_long(bytes, MAX_BYTES)?))
 }
 
 #[inline]
@@ -64,7 +67,7 @@ const fn zigzag(value: i64) -> u64 {
 }
 
 #[inline(always)]
-const fn unzigzag(raw: u64) -> i64 {
+pub(super) const fn unzigzag(raw: u64) -> i64 {
     ((raw >> 1) as i64) ^ -((raw & 1) as i64)
 }
 

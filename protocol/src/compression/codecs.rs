@@ -1,0 +1,78 @@
+//! One arm a codec, over the crates that do the work.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+
+use super::Compression;
+use super::snappy;
+use crate::batch::BatchError;
+
+/// Kafka's default for `compression.zstd.level`.
+const ZSTD_LEVEL: i32 = 3;
+
+/// A decompressor over `compressed`.
+pub(super) fn reader<'a>(
+    compression: Compression,
+    compressed: &'a [u8],
+    max_bytes: usize,
+) -> Result<Box<dyn Read + 'a>, BatchError> {
+    Ok(match compression {
+        Compression::None => Box::new(compressed),
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(compressed)),
+        Compression::Snappy => Box::new(snappy::Reader::new(compressed, max_bytes)),
+        Compression::Lz4 => Box::new(FrameDecoder::new(compressed)),
+        Compression::Zstd => {
+            check_zstd_announcement(compressed, max_bytes)?;
+            let decoder =
+                zstd::Decoder::with_buffer(compressed).map_err(|error| cause(error, max_bytes))?;
+            Box::new(decoder)
+        }
+    })
+}
+
+/// Refuses a frame that says itself that it is too long.
+fn check_zstd_announcement(compressed: &[u8], max_bytes: usize) -> Result<(), BatchError> {
+    match zstd::zstd_safe::get_frame_content_size(compressed) {
+        Ok(Some(announced)) if announced > max_bytes as u64 => {
+            Err(BatchError::ExpandsTooFar { limit: max_bytes })
+        }
+        // Without an announcement, or without a frame, decompression finds out.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// What a decompressor's error says about the batch.
+pub(super) fn cause(error: io::Error, max_bytes: usize) -> BatchError {
+    if snappy::is_too_long(&error) {
+        return BatchError::ExpandsTooFar { limit: max_bytes };
+    }
+    BatchError::Undecompressible {
+        reason: error.to_string(),
+    }
+}
+
+pub(super) fn compress(compression: Compression, records: &[u8]) -> io::Result<Bytes> {
+    let capacity = records.len() / 2 + 64;
+    Ok(match compression {
+        Compression::None => Bytes::copy_from_slice(records),
+        Compression::Gzip => {
+            let out = Vec::with_capacity(capacity);
+            let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::default());
+            encoder.write_all(records)?;
+            encoder.finish()?.into()
+        }
+        Compression::Snappy => snappy::compress(records)?.into(),
+        Compression::Lz4 => {
+            let info = FrameInfo::new()
+                .block_mode(BlockMode::Independent)
+                .block_size(BlockSize::Max64KB);
+            let out = Vec::with_capacity(capacity);
+            let mut encoder = FrameEncoder::with_frame_info(info, out);
+            encoder.write_all(records)?;
+            encoder.finish().map_err(io::Error::other)?.into()
+        }
+        Compression::Zstd => zstd::bulk::compress(records, ZSTD_LEVEL)?.into(),
+    })
+}
