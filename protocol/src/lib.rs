@@ -18,6 +18,9 @@ pub mod records;
 pub mod request;
 pub mod response;
 
+#[cfg(test)]
+mod test_data;
+
 pub use error::ProtocolError;
 pub use error_code::ErrorCode;
 

@@ -11,3 +11,6 @@ pub use scan::{
     scan_stamps,
 };
 pub use walker::{HeaderIter, HeaderView, RecordView, RecordWalker};
+
+#[cfg(test)]
+mod tests;

@@ -184,7 +184,7 @@ struct RecordReader<'a> {
 impl RecordReader<'_> {
     fn record(&mut self, max_bytes: usize) -> Result<RecordStamp, BatchError> {
         // The length itself does not count towards the record's.
-        self.left = varint::MAX_BYTES;
+        self.left = varint::MAX_SHORT_BYTES;
         let len = self.length()?.ok_or_else(|| self.malformed())?;
         if len > max_bytes {
             return Err(BatchError::RecordTooLong {
@@ -195,11 +195,11 @@ impl RecordReader<'_> {
         }
         self.left = len;
         self.byte()?;
-        let timestamp_delta = self.integer()?;
-        let offset_delta = self.integer()? as i32;
+        let timestamp_delta = varint::unzigzag(self.integer(varint::MAX_BYTES)?);
+        let offset_delta = self.short_integer()?;
         let has_key = self.skip_nullable()?;
         self.skip_nullable()?;
-        let headers = self.integer()? as i32;
+        let headers = self.short_integer()?;
         if headers < 0 {
             return Err(self.malformed());
         }
@@ -235,16 +235,23 @@ impl RecordReader<'_> {
 
     /// A length, or `None` if it is negative.
     fn length(&mut self) -> Result<Option<usize>, BatchError> {
-        Ok(usize::try_from(self.integer()? as i32).ok())
+        Ok(usize::try_from(self.short_integer()?).ok())
     }
 
-    fn integer(&mut self) -> Result<i64, BatchError> {
+    fn short_integer(&mut self) -> Result<i32, BatchError> {
+        Ok(varint::unzigzag_short(
+            self.integer(varint::MAX_SHORT_BYTES)?,
+        ))
+    }
+
+    /// The raw value of an integer of at most `max_len` bytes.
+    fn integer(&mut self, max_len: usize) -> Result<u64, BatchError> {
         let mut raw = 0_u64;
-        for at in 0..varint::MAX_BYTES as u32 {
+        for at in 0..max_len as u32 {
             let byte = self.byte()?;
             raw |= u64::from(byte & 0x7f) << (7 * at);
             if byte < 0x80 {
-                return Ok(varint::unzigzag(raw));
+                return Ok(raw);
             }
         }
         Err(self.malformed())

@@ -2,8 +2,10 @@
 
 use bytes::BufMut;
 
-/// Most bytes of an integer.
+/// Most bytes of a 64-bit integer.
 pub(super) const MAX_BYTES: usize = 10;
+/// Most bytes of a 32-bit integer.
+pub(super) const MAX_SHORT_BYTES: usize = 5;
 
 /// Bytes that [`put`] writes for `value`.
 pub(super) const fn len(value: i64) -> usize {
@@ -30,9 +32,7 @@ pub(super) fn take_i32(bytes: &mut &[u8]) -> Option<i32> {
         *bytes = rest;
         return Some(unzigzag(u64::from(first)) as i32);
     }
-    // Bits above the 32nd are dropped, as Kafka's reader drops them.
-    let raw = take_long(bytes, 5)? as u32;
-    Some(((raw >> 1) as i32) ^ -((raw & 1) as i32))
+    Some(unzigzag_short(take_long(bytes, MAX_SHORT_BYTES)?))
 }
 
 /// Reads a 64-bit integer off the front of `bytes`; `None` if it breaks off or has more than ten
@@ -64,6 +64,13 @@ fn take_long(bytes: &mut &[u8], max_len: usize) -> Option<u64> {
 
 const fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// Bits above the 32nd are dropped, as Kafka's reader drops them.
+#[inline(always)]
+pub(super) const fn unzigzag_short(raw: u64) -> i32 {
+    let raw = raw as u32;
+    ((raw >> 1) as i32) ^ -((raw & 1) as i32)
 }
 
 #[inline(always)]
