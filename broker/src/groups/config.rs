@@ -18,6 +18,12 @@ pub struct GroupsConfig {
     pub offsets_retention_ms: i64,
     /// `offsets.retention.check.interval.ms`.
     pub offsets_retention_check_interval_ms: i64,
+    /// `offsets.load.buffer.size`: bytes to read at a time while loading.
+    pub offsets_load_buffer_size: usize,
+    /// Requests that may wait for one partition's coordinator.
+    pub request_queue_len: usize,
+    /// Batches that one partition's coordinator may have appended and not yet committed.
+    pub max_in_flight_batches: usize,
     /// Largest record that the log takes, in bytes.
     pub max_record_bytes: usize,
 }
@@ -32,6 +38,9 @@ impl Default for GroupsConfig {
             offset_metadata_max_bytes: 4_096,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1_000,
             offsets_retention_check_interval_ms: 600_000,
+            offsets_load_buffer_size: 5 * 1024 * 1024,
+            request_queue_len: 4_096,
+            max_in_flight_batches: 256,
             max_record_bytes: 1_000_000,
         }
     }

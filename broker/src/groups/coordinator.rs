@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use bytes::Bytes;
 use odradek_protocol::ids::TimestampMs;
 
 use super::classic::{ClassicGroup, Context};
@@ -22,7 +21,8 @@ use super::messages::{
 };
 use super::names::GroupId;
 use super::offsets::OffsetStore;
-use super::records::{GroupRecord, OffsetCommit, OffsetKey};
+use super::records::{DecodedRecord, GroupRecord, OffsetCommit, OffsetKey};
+use super::runtime::StateMachine;
 
 /// The only kind of group so far, as ListGroups calls it.
 const KIND_CLASSIC: &str = "classic";
@@ -61,7 +61,7 @@ impl GroupCoordinator {
     }
 
     /// Takes account of a record from the log. `now` stands in where the record has no time.
-    pub fn replay(&mut self, record: GroupRecord, now: TimestampMs) {
+    pub fn apply(&mut self, record: GroupRecord, now: TimestampMs) {
         match record {
             GroupRecord::Offset(key, commit) => self.apply_offset(&key, commit, now),
             GroupRecord::Group(id, Some(metadata)) => {
@@ -84,7 +84,7 @@ impl GroupCoordinator {
     }
 
     /// The log has been read to its end.
-    pub fn loaded(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
+    fn start(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
         let mut cx = Context {
             config: &self.config,
             now,
@@ -104,7 +104,7 @@ impl GroupCoordinator {
     }
 
     /// Handles a request; its reply is in the effects of this call or of a later one.
-    pub fn handle(
+    fn answer(
         &mut self,
         token: RequestToken,
         request: GroupRequest,
@@ -138,7 +138,7 @@ impl GroupCoordinator {
     }
 
     /// A timer that an earlier call set has fired.
-    pub fn timer_fired(&mut self, timer: &GroupTimer, now: TimestampMs, effects: &mut GroupEffects) {
+    fn wake(&mut self, timer: &GroupTimer, now: TimestampMs, effects: &mut GroupEffects) {
         let group = match timer {
             GroupTimer::OffsetRetention => {
                 self.expire_offsets(now, effects);
@@ -449,7 +449,11 @@ impl GroupCoordinator {
             }
         }
         if !records.is_empty() || !done.is_empty() {
-            tracing::info!(offsets = records.len(), groups = done.len(), "offsets expired");
+            tracing::info!(
+                offsets = records.len(),
+                groups = done.len(),
+                "offsets expired"
+            );
         }
         self.write_offsets(records, now, effects);
         for id in done {
@@ -458,19 +462,62 @@ impl GroupCoordinator {
     }
 }
 
+impl StateMachine for GroupCoordinator {
+    type Request = GroupRequest;
+    type Reply = GroupReply;
+    type Record = GroupRecord;
+    type Timer = GroupTimer;
+
+    fn replay(&mut self, key: Option<&[u8]>, value: Option<&[u8]>, now: TimestampMs) {
+        match GroupRecord::decode(key, value) {
+            Ok(DecodedRecord::Known(record)) => self.apply(record, now),
+            Ok(DecodedRecord::Unknown(kind)) => {
+                tracing::debug!(kind, "a record of another kind of group is passed over");
+            }
+            Err(error) => tracing::error!(%error, "a damaged group record is passed over"),
+        }
+    }
+
+    fn loaded(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
+        self.start(now, effects);
+    }
+
+    fn handle(
+        &mut self,
+        token: RequestToken,
+        request: GroupRequest,
+        now: TimestampMs,
+        effects: &mut GroupEffects,
+    ) {
+        self.answer(token, request, now, effects);
+    }
+
+    fn timer_fired(&mut self, timer: GroupTimer, now: TimestampMs, effects: &mut GroupEffects) {
+        self.wake(&timer, now, effects);
+    }
+}
+
 /// What survives a restart: the committed offsets and, of every group that is not in the middle
 /// of a rebalance, its record. For comparing a live coordinator with a replayed one.
 #[cfg(test)]
 pub(super) fn persistent_view(
     coordinator: &GroupCoordinator,
-) -> std::collections::BTreeMap<Bytes, Option<Bytes>> {
+) -> std::collections::BTreeMap<bytes::Bytes, Option<bytes::Bytes>> {
+    use super::runtime::LogRecord as _;
     let mut view = std::collections::BTreeMap::new();
     for (id, group) in &coordinator.groups {
         let record = group.to_record();
-        view.insert(record.encode_key(), group.is_settled().then(|| record.encode_value()).flatten());
+        view.insert(
+            record.encode_key(),
+            group.is_settled().then(|| record.encode_value()).flatten(),
+        );
         for topic in coordinator.offsets.fetch_all(id) {
             for (partition, _) in topic.partitions {
-                let key = OffsetKey { group: id.clone(), topic: topic.topic.clone(), partition };
+                let key = OffsetKey {
+                    group: id.clone(),
+                    topic: topic.topic.clone(),
+                    partition,
+                };
                 let commit = coordinator.offsets.get(&key).cloned();
                 let record = GroupRecord::Offset(key, commit);
                 view.insert(record.encode_key(), record.encode_value());

@@ -224,8 +224,8 @@ impl OffsetStore {
         let lifetime = group.offset_lifetime();
         let mut kept = false;
         let expired = tombstones(id, topics, |topic, commit| {
-            let goes = !group.is_subscribed_to(topic)
-                && is_expired(commit, lifetime, now, retention_ms);
+            let goes =
+                !group.is_subscribed_to(topic) && is_expired(commit, lifetime, now, retention_ms);
             kept |= !goes;
             goes
         })

@@ -14,6 +14,7 @@ use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs, To
 use thiserror::Error;
 
 use super::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
+use super::runtime::LogRecord;
 
 /// Kind number of an offset commit with the oldest value schema.
 const KIND_LEGACY_OFFSET_COMMIT: i16 = 0;
@@ -137,9 +138,8 @@ pub enum DecodedRecord {
     Unknown(i16),
 }
 
-impl GroupRecord {
-    /// The key as written to the log.
-    pub fn encode_key(&self) -> Bytes {
+impl LogRecord for GroupRecord {
+    fn encode_key(&self) -> Bytes {
         let mut out = BytesMut::new();
         match self {
             Self::Offset(key, _) => {
@@ -156,14 +156,15 @@ impl GroupRecord {
         out.freeze()
     }
 
-    /// The value as written to the log; `None` for a tombstone.
-    pub fn encode_value(&self) -> Option<Bytes> {
+    fn encode_value(&self) -> Option<Bytes> {
         match self {
             Self::Offset(_, value) => value.as_ref().map(encode_offset_commit),
             Self::Group(_, value) => value.as_ref().map(encode_group_metadata),
         }
     }
+}
 
+impl GroupRecord {
     /// Reads a record. `key` and `value` are as they stand in the log.
     ///
     /// # Errors
@@ -265,7 +266,10 @@ fn encode_group_metadata(value: &GroupMetadata) -> Bytes {
     out.put_i32(length(value.members.len()));
     for member in &value.members {
         put_string(&mut out, member.member_id.as_str());
-        put_nullable_string(&mut out, member.instance_id.as_ref().map(InstanceId::as_str));
+        put_nullable_string(
+            &mut out,
+            member.instance_id.as_ref().map(InstanceId::as_str),
+        );
         put_string(&mut out, &member.client_id);
         put_string(&mut out, &member.client_host);
         out.put_i32(member.rebalance_timeout_ms);
@@ -529,7 +533,10 @@ mod tests {
             .filter(u8::is_ascii_hexdigit)
             .map(|digit| (digit as char).to_digit(16).unwrap_or_default() as u8)
             .collect();
-        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+        digits
+            .chunks(2)
+            .map(|pair| pair[0] << 4 | pair[1])
+            .collect()
     }
 
     fn offset_record(commit: OffsetCommit) -> GroupRecord {
@@ -586,7 +593,10 @@ mod tests {
     #[test]
     fn offset_commit_bytes_are_kafkas_version_4() {
         let record = offset_record(commit());
-        assert_eq!(hex(&record.encode_key()), "0001 0003 677270 0003 746f70 00000007".replace(' ', ""));
+        assert_eq!(
+            hex(&record.encode_key()),
+            "0001 0003 677270 0003 746f70 00000007".replace(' ', "")
+        );
         assert_eq!(
             hex(&record.encode_value().unwrap_or_default()),
             "0004 0000000000000064 00000003 03 6869 0000000000000102 00".replace(' ', "")
@@ -601,7 +611,10 @@ mod tests {
             ..commit()
         });
         let value = hex(&record.encode_value().unwrap_or_default());
-        assert!(value.ends_with(&format!("010010{}", "ab".repeat(16))), "{value}");
+        assert!(
+            value.ends_with(&format!("010010{}", "ab".repeat(16))),
+            "{value}"
+        );
         round_trip(&record);
     }
 
@@ -625,7 +638,10 @@ mod tests {
         for (value, epoch) in [
             ("0000 0000000000000064 0002 6869 0000000000000102", -1),
             ("0002 0000000000000064 0002 6869 0000000000000102", -1),
-            ("0003 0000000000000064 00000003 0002 6869 0000000000000102", 3),
+            (
+                "0003 0000000000000064 00000003 0002 6869 0000000000000102",
+                3,
+            ),
         ] {
             let expected = offset_record(OffsetCommit {
                 leader_epoch: LeaderEpoch::new(epoch),
@@ -661,13 +677,19 @@ mod tests {
         expected.members[0].rebalance_timeout_ms = 10_000;
         assert_eq!(
             GroupRecord::decode(Some(&key), Some(&unhex(version_0))),
-            Ok(DecodedRecord::Known(GroupRecord::Group(GroupId::new("grp"), Some(expected))))
+            Ok(DecodedRecord::Known(GroupRecord::Group(
+                GroupId::new("grp"),
+                Some(expected)
+            )))
         );
         let version_4 = "0004 09 636f6e73756d6572 00000005 06 72616e6765 02 6d 0000000000000009 02 \
              02 6d 00 02 63 03 2f68 000493e0 00002710 02 01 01 00 00";
         assert_eq!(
             GroupRecord::decode(Some(&key), Some(&unhex(version_4))),
-            Ok(DecodedRecord::Known(GroupRecord::Group(GroupId::new("grp"), Some(group()))))
+            Ok(DecodedRecord::Known(GroupRecord::Group(
+                GroupId::new("grp"),
+                Some(group())
+            )))
         );
     }
 

@@ -181,9 +181,8 @@ impl ClassicGroup {
             State::Stable => self.protocol.as_deref(),
             State::Empty | State::PreparingRebalance { .. } | State::CompletingRebalance => None,
         };
-        let describe = |member: &Member| -> MemberDescription {
-            member.describe(member.metadata_for(chosen))
-        };
+        let describe =
+            |member: &Member| -> MemberDescription { member.describe(member.metadata_for(chosen)) };
         GroupDescription {
             state: self.state_name(),
             protocol_type: self.protocol_type.clone().unwrap_or_default(),

@@ -32,3 +32,4 @@ mod transitions;
 mod tests;
 
 pub use group::{ClassicGroup, OffsetLifetime};
+pub(super) use transitions::Context;

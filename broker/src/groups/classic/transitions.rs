@@ -15,10 +15,11 @@ use crate::groups::config::GroupsConfig;
 use crate::groups::effects::RequestToken;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{
-    CommitRequest, GroupEffects, GroupReply, GroupTimer, HeartbeatRequest, JoinReply, JoinRequest, LeavingMember,
-    SyncReply, SyncRequest,
+    CommitRequest, GroupEffects, GroupReply, GroupTimer, HeartbeatRequest, JoinReply, JoinRequest,
+    LeavingMember, SyncReply, SyncRequest,
 };
 use crate::groups::names::MemberId;
+use crate::groups::runtime::LogRecord as _;
 
 /// How long a new member may wait for its first generation. It sends no heartbeats yet, and a
 /// client that gave up leaves no other trace than this.
