@@ -5,6 +5,8 @@
 //! [`runtime`] keeps such a state machine alive on top of its partition's log; [`service`] finds
 //! the one that a group belongs to.
 
+#[cfg(test)]
+pub(crate) mod bench;
 pub mod classic;
 pub mod config;
 pub mod coordinator;
