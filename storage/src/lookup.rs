@@ -1,0 +1,231 @@
+//! Finding records by timestamp, as ListOffsets asks for them.
+//!
+//! The indexes narrow the search to a batch; the record within it is found by walking its records,
+//! expanded if they are compressed. Results are bounded by the caller's `upper`: the high
+//! watermark, or the last stable offset for read_committed.
+
+use std::sync::atomic::Ordering;
+
+use odradek_protocol::batch::{BatchHeader, TimestampType};
+use odradek_protocol::compression::{Compression, decompress_capped};
+use odradek_protocol::ids::{LeaderEpoch, Offset, TimestampMs};
+use odradek_protocol::records::RecordWalker;
+
+use crate::error::StorageError;
+use crate::index::relative;
+use crate::reader::LogReader;
+use crate::segment::Segment;
+
+/// A record that was found by its timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimestampedOffset {
+    /// Its offset.
+    pub offset: Offset,
+    /// Its timestamp.
+    pub timestamp: TimestampMs,
+    /// Epoch of the leader that appended it.
+    pub leader_epoch: LeaderEpoch,
+}
+
+impl LogReader {
+    /// The first record in `[log start, upper)` whose timestamp is at or after `timestamp`.
+    pub fn lookup_timestamp(
+        &self,
+        timestamp: TimestampMs,
+        upper: Offset,
+    ) -> Result<Option<TimestampedOffset>, StorageError> {
+        let log_start = self.log_start();
+        let segments = self.shared().segments.load_full();
+        for segment in segments.iter() {
+            let end = segment.end();
+            if segment.base_offset >= upper {
+                break;
+            }
+            if end.next_offset <= log_start || segment.max_timestamp()? < timestamp {
+                continue;
+            }
+            let from = position_for(segment, timestamp, log_start)?;
+            let mut scanner = segment.scan_headers(from, end.size)?;
+            while let Some((header, position)) = segment.checked(scanner.next_header())? {
+                if header.base_offset >= upper {
+                    break;
+                }
+                if header.max_timestamp < timestamp || header.last_offset() < log_start {
+                    continue;
+                }
+                let found = self.first_record(segment, &header, position, |offset, ts| {
+                    offset >= log_start && ts >= timestamp
+                })?;
+                if let Some(found) = found {
+                    return Ok(Some(found).filter(|found| found.offset < upper));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first record in `[log start, upper)` that has the largest timestamp of them all;
+    /// `None` if there is none, or none with a timestamp.
+    pub fn max_timestamp(&self, upper: Offset) -> Result<Option<TimestampedOffset>, StorageError> {
+        let log_start = self.log_start();
+        let segments = self.shared().segments.load_full();
+        let mut best: Option<TimestampedOffset> = None;
+        for segment in segments.iter() {
+            let end = segment.end();
+            let known = best.map_or(TimestampMs::NONE, |best| best.timestamp);
+            if segment.base_offset >= upper {
+                break;
+            }
+            let largest = segment.max_timestamp()?;
+            if end.next_offset <= log_start || largest <= known {
+                continue;
+            }
+            // If the whole segment counts, the batch with its largest timestamp is all that
+            // matters, and the time index leads to it.
+            let whole = segment.base_offset >= log_start && end.next_offset <= upper;
+            let wanted = if whole {
+                largest
+            } else {
+                TimestampMs::new(known.get() + 1)
+            };
+            let from = position_for(segment, wanted, log_start)?;
+            let mut scanner = segment.scan_headers(from, end.size)?;
+            while let Some((header, position)) = segment.checked(scanner.next_header())? {
+                let known = best.map_or(TimestampMs::NONE, |best| best.timestamp);
+                if header.base_offset >= upper {
+                    break;
+                }
+                if header.max_timestamp <= known
+                    || header.max_timestamp < wanted
+                    || header.last_offset() < log_start
+                {
+                    continue;
+                }
+                let partial = header.base_offset < log_start || header.last_offset() >= upper;
+                let found = if partial {
+                    self.largest_record(segment, &header, position, |offset| {
+                        offset >= log_start && offset < upper
+                    })?
+                } else {
+                    self.first_record(segment, &header, position, |_, ts| {
+                        ts >= header.max_timestamp
+                    })?
+                };
+                if let Some(found) = found
+                    && found.timestamp > known
+                {
+                    best = Some(found);
+                }
+                if whole && best.is_some_and(|best| best.timestamp >= largest) {
+                    break;
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    fn first_record(
+        &self,
+        segment: &Segment,
+        header: &BatchHeader,
+        position: u32,
+        wanted: impl Fn(Offset, TimestampMs) -> bool,
+    ) -> Result<Option<TimestampedOffset>, StorageError> {
+        let mut found = None;
+        self.for_each_record(segment, header, position, |offset, timestamp| {
+            if wanted(offset, timestamp) {
+                found = Some((offset, timestamp));
+            }
+            found.is_none()
+        })?;
+        Ok(found.map(|(offset, timestamp)| TimestampedOffset {
+            offset,
+            timestamp,
+            leader_epoch: header.partition_leader_epoch,
+        }))
+    }
+
+    fn largest_record(
+        &self,
+        segment: &Segment,
+        header: &BatchHeader,
+        position: u32,
+        counts: impl Fn(Offset) -> bool,
+    ) -> Result<Option<TimestampedOffset>, StorageError> {
+        let mut found: Option<(Offset, TimestampMs)> = None;
+        self.for_each_record(segment, header, position, |offset, timestamp| {
+            if counts(offset) && found.is_none_or(|(_, best)| timestamp > best) {
+                found = Some((offset, timestamp));
+            }
+            true
+        })?;
+        Ok(found.map(|(offset, timestamp)| TimestampedOffset {
+            offset,
+            timestamp,
+            leader_epoch: header.partition_leader_epoch,
+        }))
+    }
+
+    /// Calls `visit` with offset and timestamp of the records of a batch until it returns false.
+    fn for_each_record(
+        &self,
+        segment: &Segment,
+        header: &BatchHeader,
+        position: u32,
+        mut visit: impl FnMut(Offset, TimestampMs) -> bool,
+    ) -> Result<(), StorageError> {
+        let malformed =
+            |what: String| StorageError::corrupt(segment.log.path(), u64::from(position), what);
+        let mut batch = vec![0; header.size_in_bytes()];
+        segment
+            .log
+            .read_exact_at(&mut batch, u64::from(position))
+            .map_err(|error| StorageError::io("read", segment.log.path(), error))?;
+        let stored = batch.get(BatchHeader::SIZE..).unwrap_or_default();
+        let expanded;
+        let compression = header
+            .compression()
+            .map_err(|error| malformed(error.to_string()))?;
+        let records = match compression {
+            Compression::None => stored,
+            compressed => {
+                let limit = self.shared().max_decompressed_bytes.load(Ordering::Relaxed);
+                expanded = decompress_capped(compressed, stored, limit)
+                    .map_err(|error| malformed(error.to_string()))?;
+                &expanded
+            }
+        };
+        for record in RecordWalker::new(records, header.record_count) {
+            let record = record.map_err(|error| malformed(error.to_string()))?;
+            let offset = header.base_offset.plus(i64::from(record.offset_delta));
+            let timestamp = match header.timestamp_type() {
+                TimestampType::LogAppendTime => header.max_timestamp,
+                TimestampType::CreateTime => TimestampMs::new(
+                    header
+                        .base_timestamp
+                        .get()
+                        .saturating_add(record.timestamp_delta),
+                ),
+            };
+            if !visit(offset, timestamp) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Position from which a scan finds the first batch of a timestamp at or after `timestamp`, or the
+/// batch that holds `from` if that comes later.
+fn position_for(
+    segment: &Segment,
+    timestamp: TimestampMs,
+    from: Offset,
+) -> Result<u32, StorageError> {
+    let read = |error| StorageError::io("read index of", segment.log.path(), error);
+    let older = segment.time_index.last_before(timestamp).map_err(read)?;
+    let relative = older
+        .map_or(0, |entry| entry.relative_offset)
+        .max(relative(segment.base_offset, from.max(segment.base_offset)));
+    segment.offset_index.position_for(relative).map_err(read)
+}
