@@ -1,6 +1,7 @@
 //! The broker: listeners, dispatch, request handlers and coordinators over Raft groups.
 
 pub mod clock;
+pub mod config;
 mod connection;
 pub mod context;
 pub mod dispatch;
@@ -12,4 +13,5 @@ pub mod metadata;
 pub mod metrics;
 pub mod partition;
 pub mod server;
+pub mod topic_config;
 pub mod waiters;

@@ -1,0 +1,496 @@
+//! The settings that count, as values of their types: what the rest of the broker reads.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use odradek_protocol::ids::NodeId;
+
+use super::key::InvalidValue;
+use super::listeners::{self, Endpoint};
+use super::values::Layers;
+use crate::topic_config::TopicDefaults;
+
+/// The broker's settings. A new one is made whenever a dynamic setting changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BrokerConfig {
+    /// `node.id`.
+    pub node_id: NodeId,
+    /// `broker.rack`.
+    pub rack: Option<String>,
+    /// `log.dirs`, or `log.dir`.
+    pub data_dir: PathBuf,
+    /// `listeners`, without those of `controller.listener.names`.
+    pub listeners: Vec<Endpoint>,
+    /// `advertised.listeners`, by listener name.
+    pub advertised: HashMap<String, Endpoint>,
+    /// `socket.listen.backlog.size`.
+    pub listen_backlog: i32,
+    /// `socket.receive.buffer.bytes`; `None` leaves it to the system.
+    pub socket_receive_buffer_bytes: Option<usize>,
+    /// `socket.send.buffer.bytes`; `None` leaves it to the system.
+    pub socket_send_buffer_bytes: Option<usize>,
+    /// `socket.request.max.bytes`.
+    pub request_max_bytes: usize,
+    /// `max.connections`.
+    pub max_connections: usize,
+    /// `max.connections.per.ip`.
+    pub max_connections_per_ip: usize,
+    /// `max.connections.per.ip.overrides`.
+    pub max_connections_per_ip_overrides: HashMap<IpAddr, usize>,
+    /// `connections.max.idle.ms`; `None` for never.
+    pub connections_max_idle: Option<Duration>,
+    /// Memory for request frames in bytes.
+    pub request_memory_bytes: usize,
+    /// `odradek.reply.memory.bytes`.
+    pub reply_memory_bytes: usize,
+    /// `odradek.connection.max.in.flight.requests`.
+    pub max_in_flight_requests: usize,
+    /// `odradek.shutdown.timeout.ms`.
+    pub shutdown_timeout: Duration,
+    /// `fetch.max.bytes`.
+    pub fetch_max_bytes: usize,
+    /// `max.incremental.fetch.session.cache.slots`.
+    pub fetch_session_slots: usize,
+    /// `max.request.partition.size.limit`.
+    pub max_request_partitions: usize,
+    /// `auto.create.topics.enable`.
+    pub auto_create_topics: bool,
+    /// `delete.topic.enable`.
+    pub delete_topics: bool,
+    /// `num.partitions`.
+    pub num_partitions: i32,
+    /// `default.replication.factor`.
+    pub default_replication_factor: i16,
+    /// Topic settings of a topic that sets none.
+    pub topic_defaults: TopicDefaults,
+    /// `log.retention.check.interval.ms`.
+    pub retention_check_interval: Duration,
+    /// `num.recovery.threads.per.data.dir`.
+    pub recovery_threads: usize,
+    /// `producer.id.expiration.ms`.
+    pub producer_id_expiration: Duration,
+    /// `producer.id.expiration.check.interval.ms`.
+    pub producer_id_expiration_check_interval: Duration,
+    /// Settings of consumer groups and committed offsets.
+    pub groups: GroupsConfig,
+    /// `odradek.http.listener`: host and port, or `None`.
+    pub http_listener: Option<(String, u16)>,
+    /// Whether `odradek.log.format` is `json`.
+    pub log_as_json: bool,
+}
+
+/// Settings of consumer groups and committed offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupsConfig {
+    /// `group.initial.rebalance.delay.ms`.
+    pub initial_rebalance_delay: Duration,
+    /// `group.min.session.timeout.ms`.
+    pub min_session_timeout: Duration,
+    /// `group.max.session.timeout.ms`.
+    pub max_session_timeout: Duration,
+    /// `group.max.size`.
+    pub max_size: usize,
+    /// `offsets.topic.num.partitions`.
+    pub offsets_topic_partitions: i32,
+    /// `offsets.topic.replication.factor`.
+    pub offsets_topic_replication_factor: i16,
+    /// `offsets.topic.segment.bytes`.
+    pub offsets_topic_segment_bytes: i32,
+    /// `offsets.retention.minutes`.
+    pub offsets_retention: Duration,
+    /// `offsets.retention.check.interval.ms`.
+    pub offsets_retention_check_interval: Duration,
+    /// `offset.metadata.max.bytes`.
+    pub offset_metadata_max_bytes: usize,
+    /// `offsets.commit.timeout.ms`.
+    pub offsets_commit_timeout: Duration,
+}
+
+impl BrokerConfig {
+    /// Makes the values that count out of the layers, and checks what no key can check alone.
+    pub fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
+        let listeners = served_listeners(layers)?;
+        let config = Self {
+            node_id: NodeId::new(layers.required("node.id")?),
+            rack: layers.optional("broker.rack")?,
+            data_dir: data_dir(layers)?,
+            advertised: advertised(layers, &listeners)?,
+            listeners,
+            listen_backlog: layers.required("socket.listen.backlog.size")?,
+            socket_receive_buffer_bytes: unless_negative(layers, "socket.receive.buffer.bytes")?,
+            socket_send_buffer_bytes: unless_negative(layers, "socket.send.buffer.bytes")?,
+            request_max_bytes: layers.required("socket.request.max.bytes")?,
+            max_connections: layers.required("max.connections")?,
+            max_connections_per_ip: layers.required("max.connections.per.ip")?,
+            max_connections_per_ip_overrides: ip_overrides(layers)?,
+            connections_max_idle: unless_negative(layers, "connections.max.idle.ms")?
+                .map(Duration::from_millis),
+            request_memory_bytes: request_memory_bytes(layers)?,
+            reply_memory_bytes: layers.required("odradek.reply.memory.bytes")?,
+            max_in_flight_requests: layers.required("odradek.connection.max.in.flight.requests")?,
+            shutdown_timeout: millis(layers, "odradek.shutdown.timeout.ms")?,
+            fetch_max_bytes: layers.required("fetch.max.bytes")?,
+            fetch_session_slots: layers.required("max.incremental.fetch.session.cache.slots")?,
+            max_request_partitions: layers.required("max.request.partition.size.limit")?,
+            auto_create_topics: layers.required("auto.create.topics.enable")?,
+            delete_topics: layers.required("delete.topic.enable")?,
+            num_partitions: layers.required("num.partitions")?,
+            default_replication_factor: replication_factor(layers, "default.replication.factor")?,
+            topic_defaults: TopicDefaults::from_layers(layers)?,
+            retention_check_interval: millis(layers, "log.retention.check.interval.ms")?,
+            recovery_threads: layers.required("num.recovery.threads.per.data.dir")?,
+            producer_id_expiration: millis(layers, "producer.id.expiration.ms")?,
+            producer_id_expiration_check_interval: millis(
+                layers,
+                "producer.id.expiration.check.interval.ms",
+            )?,
+            groups: GroupsConfig::from_layers(layers)?,
+            http_listener: http_listener(layers)?,
+            log_as_json: layers.text("odradek.log.format")? == "json",
+        };
+        check_roles(layers, config.node_id)?;
+        if config.topic_defaults.get("retention.ms") == Some("0") {
+            let set = ["log.retention.ms", "log.retention.minutes", "log.retention.hours"];
+            let name = set.iter().find(|name| layers.get(name) == Some("0"));
+            return Err(refused(
+                layers,
+                name.unwrap_or(&"log.retention.ms"),
+                "nothing would be kept; -1 keeps records for ever",
+            ));
+        }
+        Ok(config)
+    }
+
+    /// The defaults, as tests and documents want them.
+    pub fn defaults() -> Self {
+        match Self::from_layers(&Layers::default()) {
+            Ok(config) => config,
+            Err(error) => unreachable!("a test checks the defaults: {error}"),
+        }
+    }
+}
+
+impl GroupsConfig {
+    fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
+        let minutes: u64 = layers.required("offsets.retention.minutes")?;
+        let config = Self {
+            initial_rebalance_delay: millis(layers, "group.initial.rebalance.delay.ms")?,
+            min_session_timeout: millis(layers, "group.min.session.timeout.ms")?,
+            max_session_timeout: millis(layers, "group.max.session.timeout.ms")?,
+            max_size: layers.required("group.max.size")?,
+            offsets_topic_partitions: layers.required("offsets.topic.num.partitions")?,
+            offsets_topic_replication_factor: replication_factor(
+                layers,
+                "offsets.topic.replication.factor",
+            )?,
+            offsets_topic_segment_bytes: layers.required("offsets.topic.segment.bytes")?,
+            offsets_retention: Duration::from_secs(minutes * 60),
+            offsets_retention_check_interval: millis(
+                layers,
+                "offsets.retention.check.interval.ms",
+            )?,
+            offset_metadata_max_bytes: layers.required("offset.metadata.max.bytes")?,
+            offsets_commit_timeout: millis(layers, "offsets.commit.timeout.ms")?,
+        };
+        if config.min_session_timeout > config.max_session_timeout {
+            return Err(refused(
+                layers,
+                "group.min.session.timeout.ms",
+                "it is above group.max.session.timeout.ms",
+            ));
+        }
+        Ok(config)
+    }
+}
+
+fn refused(layers: &Layers, name: &str, reason: impl Into<String>) -> InvalidValue {
+    InvalidValue {
+        key: name.to_owned(),
+        value: layers.get(name).unwrap_or_default().to_owned(),
+        expected: super::broker_keys::find(name)
+            .map_or_else(String::new, super::key::KeySpec::expected),
+        reason: Some(reason.into()),
+    }
+}
+
+fn millis(layers: &Layers, name: &str) -> Result<Duration, InvalidValue> {
+    match layers.required::<i64>(name)?.try_into() {
+        Ok(millis) => Ok(Duration::from_millis(millis)),
+        Err(_) => Err(refused(layers, name, "a time cannot be negative")),
+    }
+}
+
+fn unless_negative<T: TryFrom<i64>>(
+    layers: &Layers,
+    name: &str,
+) -> Result<Option<T>, InvalidValue> {
+    let number: i64 = layers.required(name)?;
+    if number < 0 {
+        return Ok(None);
+    }
+    match T::try_from(number) {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => Err(refused(layers, name, "it is too large")),
+    }
+}
+
+fn replication_factor(layers: &Layers, name: &str) -> Result<i16, InvalidValue> {
+    let factor: i32 = layers.required(name)?;
+    i16::try_from(factor).map_err(|_| refused(layers, name, "it is too large"))
+}
+
+fn request_memory_bytes(layers: &Layers) -> Result<usize, InvalidValue> {
+    let own: usize = layers.required("odradek.request.memory.bytes")?;
+    let queued: i64 = layers.required("queued.max.request.bytes")?;
+    let request_max: i64 = layers.required("socket.request.max.bytes")?;
+    if queued > 0 && queued < request_max {
+        return Err(refused(
+            layers,
+            "queued.max.request.bytes",
+            "it must be at least socket.request.max.bytes, or not positive for no limit",
+        ));
+    }
+    Ok(match usize::try_from(queued) {
+        Ok(queued) if queued > 0 => own.min(queued),
+        _ => own,
+    })
+}
+
+fn data_dir(layers: &Layers) -> Result<PathBuf, InvalidValue> {
+    let name = if layers.get("log.dirs").is_some() {
+        "log.dirs"
+    } else {
+        "log.dir"
+    };
+    let dirs = layers.list(name);
+    match dirs.as_slice() {
+        [dir] => Ok(PathBuf::from(dir)),
+        [] => Err(refused(layers, name, "a directory is needed")),
+        _ => Err(refused(
+            layers,
+            name,
+            "several directories are not supported; join the disks below the file system instead",
+        )),
+    }
+}
+
+fn ip_overrides(layers: &Layers) -> Result<HashMap<IpAddr, usize>, InvalidValue> {
+    let name = "max.connections.per.ip.overrides";
+    listeners::parse_ip_overrides(&layers.text(name)?)
+        .map_err(|reason| refused(layers, name, reason))
+}
+
+fn http_listener(layers: &Layers) -> Result<Option<(String, u16)>, InvalidValue> {
+    let name = "odradek.http.listener";
+    let value = layers.text(name)?;
+    if value.is_empty() {
+        return Ok(None);
+    }
+    listeners::split_address(&value)
+        .map(Some)
+        .map_err(|reason| refused(layers, name, reason))
+}
+
+/// The listeners to open: all but the controllers', each with a protocol that is served.
+fn served_listeners(layers: &Layers) -> Result<Vec<Endpoint>, InvalidValue> {
+    let endpoints = listeners::parse_endpoints(&layers.text("listeners")?)
+        .map_err(|reason| refused(layers, "listeners", reason))?;
+    let map_name = "listener.security.protocol.map";
+    let protocols = listeners::parse_protocol_map(&layers.text(map_name)?)
+        .map_err(|reason| refused(layers, map_name, reason))?;
+    let for_controllers: Vec<String> = layers
+        .list("controller.listener.names")
+        .iter()
+        .map(|name| name.to_ascii_uppercase())
+        .collect();
+    let served: Vec<Endpoint> = endpoints
+        .into_iter()
+        .filter(|endpoint| !for_controllers.contains(&endpoint.name))
+        .collect();
+    if served.is_empty() {
+        return Err(refused(layers, "listeners", "none of them is for clients"));
+    }
+    for endpoint in &served {
+        match protocols.get(&endpoint.name).map(String::as_str) {
+            Some("PLAINTEXT") => {}
+            Some(other) => {
+                return Err(refused(
+                    layers,
+                    "listeners",
+                    format!(
+                        "{} is {other} by listener.security.protocol.map, and only PLAINTEXT is \
+                         served by this version",
+                        endpoint.name
+                    ),
+                ));
+            }
+            None => {
+                return Err(refused(
+                    layers,
+                    "listeners",
+                    format!(
+                        "{} has no protocol in listener.security.protocol.map",
+                        endpoint.name
+                    ),
+                ));
+            }
+        }
+    }
+    let inter_broker = layers.get("inter.broker.listener.name");
+    if let Some(name) = inter_broker
+        && !served
+            .iter()
+            .any(|endpoint| endpoint.name.eq_ignore_ascii_case(name))
+    {
+        return Err(refused(
+            layers,
+            "inter.broker.listener.name",
+            "there is no such listener",
+        ));
+    }
+    Ok(served)
+}
+
+fn advertised(
+    layers: &Layers,
+    served: &[Endpoint],
+) -> Result<HashMap<String, Endpoint>, InvalidValue> {
+    let name = "advertised.listeners";
+    let Some(value) = layers.get(name) else {
+        return Ok(HashMap::new());
+    };
+    let endpoints = listeners::parse_endpoints(value).map_err(|reason| refused(layers, name, reason))?;
+    for endpoint in &endpoints {
+        let known = listeners::parse_endpoints(&layers.text("listeners")?)
+            .is_ok_and(|all| all.iter().any(|one| one.name == endpoint.name));
+        if !known {
+            return Err(refused(
+                layers,
+                name,
+                format!("listeners has no {}", endpoint.name),
+            ));
+        }
+    }
+    Ok(endpoints
+        .into_iter()
+        .filter(|endpoint| served.iter().any(|one| one.name == endpoint.name))
+        .map(|endpoint| (endpoint.name.clone(), endpoint))
+        .collect())
+}
+
+fn check_roles(layers: &Layers, node_id: NodeId) -> Result<(), InvalidValue> {
+    let roles = layers.list("process.roles");
+    let both = ["broker", "controller"]
+        .iter()
+        .all(|role| roles.iter().any(|given| given == role));
+    if !both {
+        return Err(refused(
+            layers,
+            "process.roles",
+            "a node has both roles in this version",
+        ));
+    }
+    let name = "controller.quorum.voters";
+    if let Some(value) = layers.get(name) {
+        let voters =
+            listeners::parse_voters(value).map_err(|reason| refused(layers, name, reason))?;
+        let alone = match voters.as_slice() {
+            [] => true,
+            [(id, _, _)] => *id == node_id.get(),
+            _ => false,
+        };
+        if !alone {
+            return Err(refused(
+                layers,
+                name,
+                format!("this version runs as a node of one: expected {node_id}@host:port"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(settings: &[(&str, &str)]) -> Result<BrokerConfig, InvalidValue> {
+        let mut layers = Layers::default();
+        for (name, value) in settings {
+            layers
+                .statics
+                .insert((*name).to_owned(), (*value).to_owned());
+        }
+        BrokerConfig::from_layers(&layers)
+    }
+
+    #[test]
+    fn defaults_make_a_node_of_one_on_the_loopback_address() {
+        let config = BrokerConfig::defaults();
+        assert_eq!(config.node_id, NodeId::new(1));
+        assert_eq!(config.listeners[0].to_string(), "PLAINTEXT://127.0.0.1:9092");
+        assert_eq!(config.data_dir, PathBuf::from("./odradek-data"));
+        assert_eq!(config.request_memory_bytes, 256 << 20);
+    }
+
+    #[test]
+    fn a_server_properties_of_one_kraft_node_is_understood() {
+        let config = with(&[
+            ("process.roles", "broker,controller"),
+            ("node.id", "7"),
+            ("controller.quorum.voters", "7@localhost:9093"),
+            ("listeners", "PLAINTEXT://:9092,CONTROLLER://:9093"),
+            ("advertised.listeners", "PLAINTEXT://h:1,CONTROLLER://h:2"),
+            ("controller.listener.names", "CONTROLLER"),
+            (
+                "listener.security.protocol.map",
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            ),
+            ("log.dirs", "/data"),
+        ])
+        .expect("understood");
+        assert_eq!(config.listeners.len(), 1);
+        assert_eq!(config.advertised.len(), 1);
+        assert_eq!(config.data_dir, PathBuf::from("/data"));
+    }
+
+    #[test]
+    fn what_no_key_can_check_alone_is_refused_with_its_reason() {
+        for (settings, key) in [
+            (&[("process.roles", "broker")][..], "process.roles"),
+            (
+                &[("controller.quorum.voters", "1@a:1,2@b:1")],
+                "controller.quorum.voters",
+            ),
+            (
+                &[("controller.quorum.voters", "2@a:1")],
+                "controller.quorum.voters",
+            ),
+            (&[("listeners", "SSL://:9092")], "listeners"),
+            (&[("listeners", "MINE://:9092")], "listeners"),
+            (&[("log.dirs", "/a,/b")], "log.dirs"),
+            (
+                &[("advertised.listeners", "OTHER://h:1")],
+                "advertised.listeners",
+            ),
+            (
+                &[("queued.max.request.bytes", "1000")],
+                "queued.max.request.bytes",
+            ),
+            (
+                &[("group.min.session.timeout.ms", "2000000")],
+                "group.min.session.timeout.ms",
+            ),
+            (
+                &[("inter.broker.listener.name", "X")],
+                "inter.broker.listener.name",
+            ),
+        ] {
+            let error = with(settings).expect_err(key);
+            assert_eq!(error.key, key, "{error}");
+            assert!(error.reason.is_some(), "{error}");
+        }
+    }
+}
