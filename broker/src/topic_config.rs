@@ -228,7 +228,8 @@ fn unreadable(name: &str, value: &str) -> InvalidValue {
     InvalidValue {
         key: name.to_owned(),
         value: value.to_owned(),
-        expected: find(name).map_or_else(|| "a known setting".to_owned(), |key| key.spec.expected()),
+        expected: find(name)
+            .map_or_else(|| "a known setting".to_owned(), |key| key.spec.expected()),
         reason: None,
     }
 }

@@ -152,7 +152,11 @@ impl BrokerConfig {
         };
         check_roles(layers, config.node_id)?;
         if config.topic_defaults.get("retention.ms") == Some("0") {
-            let set = ["log.retention.ms", "log.retention.minutes", "log.retention.hours"];
+            let set = [
+                "log.retention.ms",
+                "log.retention.minutes",
+                "log.retention.hours",
+            ];
             let name = set.iter().find(|name| layers.get(name) == Some("0"));
             return Err(refused(
                 layers,
@@ -361,7 +365,8 @@ fn advertised(
     let Some(value) = layers.get(name) else {
         return Ok(HashMap::new());
     };
-    let endpoints = listeners::parse_endpoints(value).map_err(|reason| refused(layers, name, reason))?;
+    let endpoints =
+        listeners::parse_endpoints(value).map_err(|reason| refused(layers, name, reason))?;
     for endpoint in &endpoints {
         let known = listeners::parse_endpoints(&layers.text("listeners")?)
             .is_ok_and(|all| all.iter().any(|one| one.name == endpoint.name));
@@ -430,7 +435,10 @@ mod tests {
     fn defaults_make_a_node_of_one_on_the_loopback_address() {
         let config = BrokerConfig::defaults();
         assert_eq!(config.node_id, NodeId::new(1));
-        assert_eq!(config.listeners[0].to_string(), "PLAINTEXT://127.0.0.1:9092");
+        assert_eq!(
+            config.listeners[0].to_string(),
+            "PLAINTEXT://127.0.0.1:9092"
+        );
         assert_eq!(config.data_dir, PathBuf::from("./odradek-data"));
         assert_eq!(config.request_memory_bytes, 256 << 20);
     }

@@ -540,7 +540,12 @@ mod tests {
             assert!(names.insert(key.name), "{} stands twice", key.name);
             assert!(!key.doc.is_empty(), "{} has no doc", key.name);
             if let Some(default) = key.default {
-                assert_eq!(key.normalize(default).as_deref(), Ok(default), "{}", key.name);
+                assert_eq!(
+                    key.normalize(default).as_deref(),
+                    Ok(default),
+                    "{}",
+                    key.name
+                );
             }
         }
     }

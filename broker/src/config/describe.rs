@@ -163,7 +163,9 @@ pub enum DynamicConfigError {
     #[error("Cannot update these configs dynamically: {0}")]
     ReadOnly(String),
     /// The key can only be set for one broker.
-    #[error("Cannot update these configs at default cluster level, broker id must be specified: {0}")]
+    #[error(
+        "Cannot update these configs at default cluster level, broker id must be specified: {0}"
+    )]
     PerBroker(String),
     /// The value is not one that the key takes.
     #[error(transparent)]
@@ -176,8 +178,8 @@ pub fn check_dynamic(
     value: &str,
     for_all_brokers: bool,
 ) -> Result<String, DynamicConfigError> {
-    let key = broker_keys::find(name)
-        .ok_or_else(|| DynamicConfigError::UnknownName(name.to_owned()))?;
+    let key =
+        broker_keys::find(name).ok_or_else(|| DynamicConfigError::UnknownName(name.to_owned()))?;
     match key.update {
         UpdateMode::ReadOnly => return Err(DynamicConfigError::ReadOnly(name.to_owned())),
         UpdateMode::PerBroker if for_all_brokers => {
@@ -263,7 +265,10 @@ mod tests {
         );
         let (value, source, synonyms) =
             topic(&set, &[("segment.bytes", "4000000")], "segment.bytes");
-        assert_eq!((value.as_str(), source), ("4000000", ConfigSource::DynamicTopic));
+        assert_eq!(
+            (value.as_str(), source),
+            ("4000000", ConfigSource::DynamicTopic)
+        );
         assert!(synonyms.starts_with("DynamicTopic:segment.bytes=4000000 Dynamic"));
     }
 

@@ -41,7 +41,9 @@ pub fn markdown() -> String {
     text.push_str(DIFFERENCES);
     for (heading, keys) in broker_keys::SECTIONS {
         let _ = writeln!(text, "## {heading}\n");
-        text.push_str("| Key | Type | Default | Takes | Update | Importance |\n|---|---|---|---|---|---|\n");
+        text.push_str(
+            "| Key | Type | Default | Takes | Update | Importance |\n|---|---|---|---|---|---|\n",
+        );
         for key in *keys {
             let _ = writeln!(
                 text,
@@ -109,7 +111,11 @@ fn foreign(text: &mut String) {
     );
     let names: Vec<String> = foreign_keys::FOREIGN
         .iter()
-        .filter(|(name, _)| !foreign_keys::REFUSED.iter().any(|(refused, _)| refused == name))
+        .filter(|(name, _)| {
+            !foreign_keys::REFUSED
+                .iter()
+                .any(|(refused, _)| refused == name)
+        })
         .map(|(name, _)| format!("`{name}`"))
         .collect();
     text.push_str(&names.join(", "));

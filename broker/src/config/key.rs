@@ -59,7 +59,7 @@ impl ConfigKind {
 }
 
 /// Which values a key takes beyond its type.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Allowed {
     /// Every value of the type.
     Any,
@@ -222,9 +222,7 @@ impl KeySpec {
                 }
                 elements.join(",")
             }
-            ConfigKind::String | ConfigKind::Class | ConfigKind::Password => {
-                text.to_owned()
-            }
+            ConfigKind::String | ConfigKind::Class | ConfigKind::Password => text.to_owned(),
         };
         if let Allowed::OneOf(known) = self.allowed
             && !known.contains(&value.as_str())
@@ -374,8 +372,10 @@ mod tests {
 
     #[test]
     fn a_refused_password_is_not_shown() {
-        let key = KeySpec::new("p", ConfigKind::Password)
-            .allowed(Allowed::Checked(|_| Err("too short".to_owned()), "8 or more"));
+        let key = KeySpec::new("p", ConfigKind::Password).allowed(Allowed::Checked(
+            |_| Err("too short".to_owned()),
+            "8 or more",
+        ));
         let message = key.normalize("s3cret").expect_err("refused").to_string();
         assert!(!message.contains("s3cret"), "{message}");
     }

@@ -238,10 +238,7 @@ mod tests {
     fn voters_and_overrides_are_read() {
         assert_eq!(
             parse_voters("1@a:9093, 2@[::1]:9094"),
-            Ok(vec![
-                (1, "a".to_owned(), 9093),
-                (2, "::1".to_owned(), 9094)
-            ])
+            Ok(vec![(1, "a".to_owned(), 9093), (2, "::1".to_owned(), 9094)])
         );
         assert!(parse_voters("a:9093").is_err());
         let overrides = parse_ip_overrides("127.0.0.1:5,[::1]:6").expect("well formed");

@@ -253,7 +253,8 @@ mod tests {
             .to_string();
         // Without the name of the temporary file.
         full.rsplit_once("/").map_or(full.clone(), |(_, rest)| {
-            rest.split_once(':').map_or(full.clone(), |(_, rest)| rest.to_owned())
+            rest.split_once(':')
+                .map_or(full.clone(), |(_, rest)| rest.to_owned())
         })
     }
 
@@ -300,8 +301,8 @@ mod tests {
 
     #[test]
     fn overrides_count_before_the_file() {
-        let loaded = from_text("num.partitions=3\nnode.id=4", &["num.partitions=5"])
-            .expect("all is right");
+        let loaded =
+            from_text("num.partitions=3\nnode.id=4", &["num.partitions=5"]).expect("all is right");
         assert_eq!(loaded.config.num_partitions, 5);
         assert_eq!(loaded.config.node_id.get(), 4);
         assert!(matches!(

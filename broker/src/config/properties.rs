@@ -162,7 +162,11 @@ mod tests {
     fn a_backslash_at_the_end_of_a_line_joins_the_next_and_two_do_not() {
         assert_eq!(
             pairs("a=1,\\\n   2,\\\n   3\nb=c\\\\\nd=e"),
-            [pair("a", "1,2,3", 1), pair("b", "c\\", 4), pair("d", "e", 5)]
+            [
+                pair("a", "1,2,3", 1),
+                pair("b", "c\\", 4),
+                pair("d", "e", 5)
+            ]
         );
         assert_eq!(pairs("a=1\\"), [pair("a", "1", 1)]);
     }
@@ -180,7 +184,16 @@ mod tests {
 
     #[test]
     fn any_bytes_at_all_are_read_or_refused_without_a_panic() {
-        for text in ["\\", "=", ":\\", "\\u", "\u{feff}a=b", "a\\\n", "\\\n\\\n", "\r\r\r"] {
+        for text in [
+            "\\",
+            "=",
+            ":\\",
+            "\\u",
+            "\u{feff}a=b",
+            "a\\\n",
+            "\\\n\\\n",
+            "\r\r\r",
+        ] {
             let _ = parse(text);
         }
     }

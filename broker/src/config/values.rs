@@ -79,7 +79,9 @@ impl Layers {
     }
 
     pub(super) fn text(&self, name: &str) -> Result<String, InvalidValue> {
-        self.get(name).map(str::to_owned).ok_or_else(|| missing(name))
+        self.get(name)
+            .map(str::to_owned)
+            .ok_or_else(|| missing(name))
     }
 
     pub(crate) fn optional<T: std::str::FromStr>(

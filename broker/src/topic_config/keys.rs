@@ -247,7 +247,9 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
         KeySpec::new("min.insync.replicas", Int)
             .default("1")
             .at_least(1)
-            .doc("Replicas that must have a batch before `acks=all` answers, if above the majority."),
+            .doc(
+                "Replicas that must have a batch before `acks=all` answers, if above the majority.",
+            ),
     )
     .synonym("min.insync.replicas"),
     TopicKey::new(
@@ -343,14 +345,10 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
     )
     .synonym("unclean.leader.election.enable")
     .kept_only(),
-    TopicKey::new(
-        KeySpec::new("write.caching", Boolean)
-            .default("false")
-            .doc(
-                "Ours. With `true`, `acks=all` answers once a majority holds the batch in memory: \
+    TopicKey::new(KeySpec::new("write.caching", Boolean).default("false").doc(
+        "Ours. With `true`, `acks=all` answers once a majority holds the batch in memory: \
                  faster, and a power cut of a majority loses acknowledged records.",
-            ),
-    ),
+    )),
 ];
 
 #[cfg(test)]
