@@ -8,11 +8,31 @@ use std::time::Instant;
 
 use odradek_protocol::ids::NodeId;
 
+use crate::clock::Clock;
+use crate::config::ConfigStore;
+
 /// Shared services of one broker process.
 #[derive(Debug)]
 pub struct BrokerContext {
     /// Who this node is.
     pub identity: NodeIdentity,
+    /// Settings; `config.load()` gives those that count now.
+    pub config: Arc<ConfigStore>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Where clients reach this node, a listener each.
+    pub endpoints: Vec<AdvertisedEndpoint>,
+}
+
+/// Where clients reach a node through one of its listeners.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdvertisedEndpoint {
+    /// Listener name, such as `PLAINTEXT`.
+    pub listener_name: String,
+    /// Host to connect to.
+    pub host: String,
+    /// Port to connect to.
+    pub port: u16,
 }
 
 /// Who this node is.
