@@ -198,6 +198,10 @@ error_codes! {
     136 ControllerIdNotRegistered "CONTROLLER_ID_NOT_REGISTERED" fatal "The controller id is not registered."
 }
 
+#[expect(
+    clippy::derivable_impls,
+    reason = "the macro cannot mark one of its variants"
+)]
 impl Default for ErrorCode {
     fn default() -> Self {
         Self::None

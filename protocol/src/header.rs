@@ -59,3 +59,67 @@ impl RequestHeader {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(key: i16, version: i16, rest: &[u8]) -> Bytes {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&key.to_be_bytes());
+        bytes.extend_from_slice(&version.to_be_bytes());
+        bytes.extend_from_slice(&77_i32.to_be_bytes());
+        bytes.extend_from_slice(rest);
+        bytes.into()
+    }
+
+    #[test]
+    fn both_header_versions_leave_exactly_the_body() {
+        let client = [&[0, 3][..], b"abc"].concat();
+        // Metadata is flexible from version 9 on: then tagged fields follow, here one of two bytes.
+        let old = [&client[..], b"body"].concat();
+        let new = [&client[..], &[1, 5, 2, 9, 9], b"body"].concat();
+        for (version, rest) in [(8, old), (9, new)] {
+            let mut bytes = frame(3, version, &rest);
+            let header = RequestHeader::parse(&mut bytes).expect("is well-formed");
+            assert_eq!(header.api_key, ApiKey::Metadata);
+            assert_eq!(header.api_version, version);
+            assert_eq!(header.correlation_id.get(), 77);
+            assert_eq!(header.client_id.as_deref(), Some("abc"));
+            assert_eq!(bytes, b"body"[..]);
+        }
+        let mut bytes = frame(3, 0, &[0xff, 0xff]);
+        let header = RequestHeader::parse(&mut bytes).expect("is well-formed");
+        assert_eq!(header.client_id, None);
+        assert!(bytes.is_empty());
+    }
+
+    #[test]
+    fn api_versions_of_the_future_still_has_a_readable_header() {
+        let mut bytes = frame(18, 99, &[0xff, 0xff, 0]);
+        let header = RequestHeader::parse(&mut bytes).expect("is well-formed");
+        assert_eq!(
+            (header.api_key, header.api_version),
+            (ApiKey::ApiVersions, 99)
+        );
+    }
+
+    #[test]
+    fn headers_that_end_early_or_name_no_api_are_refused() {
+        let whole = frame(3, 9, &[0, 3, b'a', b'b', b'c', 0]);
+        for cut in 0..whole.len() {
+            assert!(
+                RequestHeader::parse(&mut whole.slice(..cut)).is_err(),
+                "{cut}"
+            );
+        }
+        assert_eq!(
+            RequestHeader::parse(&mut frame(1000, 0, &[0xff, 0xff])),
+            Err(ProtocolError::UnknownApiKey { key: 1000 })
+        );
+        let not_utf8 = RequestHeader::parse(&mut frame(3, 8, &[0, 1, 0xff]));
+        assert!(matches!(not_utf8, Err(ProtocolError::Malformed(_))));
+        let negative = RequestHeader::parse(&mut frame(3, 8, &[0xff, 0xfe]));
+        assert!(matches!(negative, Err(ProtocolError::Malformed(_))));
+    }
+}

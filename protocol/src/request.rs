@@ -12,7 +12,9 @@ const MAX_ARRAY_ELEMENTS: usize = 1_000_000;
 /// Largest number of tagged fields of any one structure in a request.
 const MAX_TAGGED_FIELDS: usize = 1_024;
 
-/// Decodes the whole of `body`, which is what [`crate::header::RequestHeader::parse`] left.
+/// Decodes a message off the front of `body`, which is what
+/// [`crate::header::RequestHeader::parse`] left. Bytes behind the message are ignored, as Kafka
+/// ignores them.
 ///
 /// Byte and string fields of the message are slices of `body`: nothing is copied. Nothing is
 /// reserved by a count that the bytes at hand cannot back.
@@ -20,9 +22,7 @@ pub fn decode<M: KafkaRequest>(body: Bytes, version: i16) -> Result<M, ProtocolE
     let version = ApiVersion::new(version);
     let limits = limits(body.len());
     let mut decoder = Decoder::new(body, limits)?;
-    let message = M::decode(&mut decoder, version)?;
-    decoder.finish()?;
-    Ok(message)
+    Ok(M::decode(&mut decoder, version)?)
 }
 
 /// Limits for a body of `len` bytes: no part can be larger than the whole, and an array has at
