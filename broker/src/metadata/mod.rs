@@ -4,6 +4,13 @@
 //! to, and the controller turns a command into the records that carry it out, or a refusal. Only
 //! `service` does I/O: it writes to the log's Raft group and reads back what has been committed.
 
+pub mod controller;
+pub mod features;
 pub mod image;
+pub mod placement;
 pub mod records;
+pub mod refusal;
 pub mod topic_name;
+
+#[cfg(test)]
+mod test_support;
