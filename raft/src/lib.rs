@@ -1,1 +1,39 @@
-//! Raft groups.
+//! Raft groups: every partition is one, and its replicated log *is* the partition's segmented log.
+//!
+//! - `types`: what a group replicates, in openraft's terms.
+//! - `journal`, `entry_map`, `codec`: the entries that are not batches, and the arithmetic that
+//!   gives every batch its Raft index.
+//! - `votes`: the votes of all groups of a data directory in one file.
+//! - `log_core`, `log_store`, `log_reader`, `open`: openraft's log on those.
+//! - `partition_fsm`: what committing an entry does: the high watermark and the log start move.
+//! - `group`, `node`: one group, and all groups of a process.
+//! - [`network`], [`rpc`], `serve`: how nodes reach each other.
+//!
+//! Absent on purpose: anything about topics or clients, failure detection between brokers, and a
+//! network of sockets; the crates above bring those.
+
+mod codec;
+mod entry_map;
+mod error;
+mod framing;
+mod group;
+mod journal;
+mod log_core;
+mod log_reader;
+mod log_store;
+pub mod network;
+mod node;
+mod observer;
+mod open;
+mod partition_fsm;
+pub mod rpc;
+mod serve;
+mod types;
+mod votes;
+mod waiter;
+
+pub use error::{ProposeError, RaftError};
+pub use group::{Group, Proposal};
+pub use node::{DataDir, GroupSpec, RaftNode, RaftNodeOptions, Timing};
+pub use observer::{GroupObserver, Leadership, NoObserver};
+pub use types::{AppendOutcome, GroupKey, RaftIndex, TypeConfig};

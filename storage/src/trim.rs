@@ -324,7 +324,7 @@ impl Log {
 
     /// Takes the whole partition out of the log directory by renaming its directory, which is
     /// returned: whoever calls removes it, at once or after `file.delete.delay.ms`.
-    pub fn mark_deleted(self, now: TimestampMs) -> Result<PathBuf, StorageError> {
+    pub fn mark_deleted(&mut self, now: TimestampMs) -> Result<PathBuf, StorageError> {
         let name = self
             .dir
             .file_name()

@@ -1,0 +1,210 @@
+//! `raft.journal`: the entries of one partition that are not batches, and the marks that give the
+//! batches their Raft indexes ([`crate::entry_map`]).
+//!
+//! The file only grows, but for [`Journal::rewrite`], which replaces it as a whole (after a
+//! truncation or a purge, or when it has grown). What is written after a sync may be lost or torn
+//! in a crash; [`Journal::open`] cuts it off. The log store sees to it that the journal is durable
+//! before a batch is written that relies on it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use odradek_storage::SyncFile;
+use odradek_storage::disk::Disk;
+
+use crate::codec::{self, Record};
+use crate::entry_map::{EntryMap, Mark, MarkKind, NonData};
+use crate::framing::{self, Frames};
+use crate::types::Membership;
+
+/// Name of the file in the partition's directory.
+pub(crate) const FILE_NAME: &str = "raft.journal";
+/// First bytes of the file; the last one is the version.
+pub(crate) const MAGIC: [u8; 8] = *b"ODRJRNL\x01";
+/// Larger than any journal we write; anything else is not one.
+const FILE_MAX_BYTES: usize = 256 << 20;
+/// Below this a journal is not worth rewriting.
+const REWRITE_MIN_BYTES: u64 = 64 << 10;
+
+/// An open journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    file: Arc<SyncFile>,
+    end: u64,
+    /// Length right after the last rewrite or open.
+    rewritten_bytes: u64,
+}
+
+/// What opening a journal found.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) journal: Journal,
+    pub(crate) map: EntryMap,
+    /// Bytes of a torn tail that were cut off.
+    pub(crate) cut_bytes: u64,
+}
+
+impl Journal {
+    /// Opens the journal of the partition in `dir`, or makes one. A new journal begins with
+    /// `bootstrap` as its first entry, if given: the voters of a new group.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        bootstrap: Option<Membership>,
+    ) -> io::Result<Opened> {
+        let path = dir.join(FILE_NAME);
+        let bytes = match disk.read_file(&path, FILE_MAX_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        // Counts as not durable even if it was there: what was read may be in the page cache only.
+        let mut dirs = vec![dir.to_path_buf()];
+        dirs.extend(dir.parent().map(Path::to_path_buf));
+        let file = SyncFile::create(disk.clone(), path.clone(), dirs)?;
+        let Some(records) = bytes.strip_prefix(&MAGIC) else {
+            // Only a journal whose making was interrupted is shorter than its magic, and nothing
+            // can have followed it in the log.
+            if bytes.len() >= MAGIC.len() {
+                return Err(damaged("does not begin as a journal does"));
+            }
+            return Self::create(disk, path, file, bootstrap, bytes.len() as u64);
+        };
+        let (map, valid) = read(records)?;
+        let end = (MAGIC.len() + valid) as u64;
+        let cut_bytes = bytes.len() as u64 - end;
+        if map.last_log_id().is_none() && bootstrap.is_some() {
+            // Made, but cut off before the first entry was whole.
+            return Self::create(disk, path, file, bootstrap, cut_bytes);
+        }
+        if cut_bytes > 0 {
+            file.set_len(end)?;
+        }
+        let journal = Self {
+            disk,
+            path,
+            file,
+            end,
+            rewritten_bytes: end,
+        };
+        Ok(Opened {
+            journal,
+            map,
+            cut_bytes,
+        })
+    }
+
+    fn create(
+        disk: Arc<dyn Disk>,
+        path: PathBuf,
+        file: Arc<SyncFile>,
+        bootstrap: Option<Membership>,
+        cut_bytes: u64,
+    ) -> io::Result<Opened> {
+        let mut map = EntryMap::default();
+        if let Some(membership) = bootstrap {
+            map.push_non_data(0, NonData::Membership(membership));
+        }
+        let content = content_of(&map);
+        file.set_len(0)?;
+        file.write_at(&content, 0)?;
+        let end = content.len() as u64;
+        let journal = Self {
+            disk,
+            path,
+            file,
+            end,
+            rewritten_bytes: end,
+        };
+        Ok(Opened {
+            journal,
+            map,
+            cut_bytes,
+        })
+    }
+
+    /// Writes marks behind the last ones, into the page cache.
+    pub(crate) fn append<'a>(
+        &mut self,
+        marks: impl IntoIterator<Item = &'a Mark>,
+    ) -> io::Result<()> {
+        let mut bytes = BytesMut::new();
+        for mark in marks {
+            framing::put(&mut bytes, &codec::encode_mark(mark));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.file.write_at(&bytes, self.end)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The file, for syncing it.
+    pub(crate) fn file(&self) -> &Arc<SyncFile> {
+        &self.file
+    }
+
+    /// Whether the file has grown enough since the last rewrite for another to pay.
+    pub(crate) fn wants_rewrite(&self) -> bool {
+        self.end > REWRITE_MIN_BYTES && self.end > 2 * self.rewritten_bytes
+    }
+
+    /// Replaces the file by one that holds exactly `map`; durable on return. Slow: it syncs.
+    pub(crate) fn rewrite(&mut self, map: &EntryMap) -> io::Result<()> {
+        let content = content_of(map);
+        self.disk.replace_file(&self.path, &content)?;
+        self.file = SyncFile::existing(self.disk.clone(), self.path.clone());
+        self.end = content.len() as u64;
+        self.rewritten_bytes = self.end;
+        Ok(())
+    }
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn content_of(map: &EntryMap) -> BytesMut {
+    let mut content = BytesMut::new();
+    content.put_slice(&MAGIC);
+    if map.purged().last.is_some() {
+        framing::put(&mut content, &codec::encode_purged(map.purged()));
+    }
+    // A rewrite is the moment to let go of all checkpoints but the last.
+    let last_checkpoint = map
+        .marks()
+        .filter(|mark| matches!(mark.kind, MarkKind::Checkpoint { .. }))
+        .last();
+    for mark in map.marks() {
+        if !matches!(mark.kind, MarkKind::Checkpoint { .. }) || Some(mark) == last_checkpoint {
+            framing::put(&mut content, &codec::encode_mark(mark));
+        }
+    }
+    content
+}
+
+/// The map that the records describe, and how many bytes of them are whole.
+fn read(records: &[u8]) -> io::Result<(EntryMap, usize)> {
+    let mut map = EntryMap::default();
+    let mut frames = Frames::new(records);
+    let mut first = true;
+    while let Some(body) = frames.next() {
+        // A record whose checksum is right but whose content is not was written that way: no
+        // crash does that, so it is not cut off silently.
+        match codec::decode(body) {
+            Some(Record::Purged(purged)) if first => map = EntryMap::starting_after(purged),
+            Some(Record::Mark(mark)) => map
+                .replay(mark)
+                .map_err(|contradiction| damaged(&contradiction.to_string()))?,
+            Some(Record::Purged(_)) | None => return Err(damaged("holds an unknown record")),
+        }
+        first = false;
+    }
+    let valid = frames.valid_bytes();
+    Ok((map, valid))
+}

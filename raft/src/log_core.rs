@@ -1,0 +1,900 @@
+//! The log of one group: the partition's segments and its journal, kept in step.
+//!
+//! One owner changes it: openraft's core task, and the state machine's task while it installs a
+//! snapshot (the core task then waits in [`Core::purge`]). Everybody else takes the lock for a few
+//! lookups in memory. The lock is never held across an await.
+//!
+//! What must be durable before what, on which recovery relies:
+//! - a mark in the journal before any batch behind it is written;
+//! - batches and marks before openraft hears of them ([`Core::flush`]);
+//! - the journal's purge record before segments are removed, and a rewritten journal before
+//!   batches are cut off.
+//!
+//! Any failure to write or sync takes the group offline; openraft stops on the same error.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use odradek_protocol::batch::BatchHeader;
+use odradek_protocol::ids::{Offset, TimestampMs};
+use odradek_storage::LogReader;
+use odradek_storage::flush::{FlushTarget, Flusher};
+use odradek_storage::{Log, StampedBatch};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::entry_map::{EntryMap, Location, NonData, Purged};
+use crate::error::RaftError;
+use crate::group::Shared;
+use crate::journal::Journal;
+use crate::types::{
+    AppendOutcome, AppliedBatch, BatchCommand, Command, Entry, GroupKey, LogId, Payload, RaftIndex,
+    StoredMembership, epoch_of, log_id, term_of,
+};
+use crate::votes::VoteFile;
+use crate::waiter::CommitWaiter;
+
+/// Batches between two checkpoints in the journal: what has to be counted when a log is opened.
+const CHECKPOINT_EVERY: u64 = 4096;
+/// Batches that wait for their commit with their offsets in memory. Beyond it, which only a
+/// follower without news of commits reaches, they are looked up in the log.
+const UNAPPLIED_MAX: usize = 1 << 16;
+
+/// Tells the wall-clock time.
+pub(crate) type Clock = Arc<dyn Fn() -> TimestampMs + Send + Sync>;
+/// A group's log, shared by the tasks that work on it.
+pub(crate) type CoreHandle = Arc<Core>;
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) votes: Arc<VoteFile>,
+    pub(crate) reader: LogReader,
+    pub(crate) clock: Clock,
+    /// Told which groups have something to purge.
+    pub(crate) housekeeper: mpsc::UnboundedSender<GroupKey>,
+    /// A snapshot has been installed.
+    installed: Notify,
+    state: Mutex<State>,
+}
+
+struct State {
+    log: Log,
+    journal: Journal,
+    map: EntryMap,
+    unapplied: VecDeque<Unapplied>,
+    applied: Option<LogId>,
+    /// The last snapshot built, until it is purged up to.
+    snapshot: Option<Purged>,
+    /// Counts truncations and resets: positions remembered before one are void.
+    generation: u64,
+    batches_since_checkpoint: u64,
+    purge_requested: bool,
+    /// The journal has marks that must be durable before the next batch is written.
+    barrier: bool,
+    /// A flush of what `write.caching` has left in the page cache is on its way.
+    flush_delayed: bool,
+}
+
+struct Unapplied {
+    index: RaftIndex,
+    outcome: AppendOutcome,
+    waiter: Option<CommitWaiter>,
+}
+
+/// What [`State::append_some`] needs next.
+enum Step {
+    Done {
+        /// Whether what was appended may count as safe before it is durable.
+        cached: bool,
+    },
+    /// These have to be durable before it goes on.
+    Sync(FlushTarget),
+}
+
+/// Entries on their way into the log, in order.
+enum Work {
+    Mark(u64, NonData),
+    Batches(Run),
+}
+
+/// Batches without an entry of another kind between them.
+#[derive(Default)]
+struct Run {
+    stamped: Vec<StampedBatch>,
+    waiting: VecDeque<Unapplied>,
+    /// How many of `stamped` are in the log.
+    done: usize,
+}
+
+/// A run of entries as the replication path reads them.
+pub(crate) enum Piece {
+    /// Not a batch: complete.
+    Entry(Entry),
+    /// `count` batches from `first` on, to be found by skipping `ordinal` batches from `anchor`.
+    Batches {
+        first: RaftIndex,
+        term: u64,
+        anchor: Offset,
+        ordinal: u64,
+        count: u64,
+    },
+}
+
+impl Core {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        flusher: Arc<Flusher>,
+        votes: Arc<VoteFile>,
+        clock: Clock,
+        housekeeper: mpsc::UnboundedSender<GroupKey>,
+        log: Log,
+        journal: Journal,
+        map: EntryMap,
+        applied: Option<LogId>,
+    ) -> CoreHandle {
+        Arc::new(Self {
+            reader: log.reader(),
+            shared,
+            flusher,
+            votes,
+            clock,
+            housekeeper,
+            installed: Notify::new(),
+            state: Mutex::new(State {
+                log,
+                journal,
+                map,
+                unapplied: VecDeque::new(),
+                applied,
+                snapshot: None,
+                generation: 0,
+                batches_since_checkpoint: 0,
+                purge_requested: false,
+                barrier: false,
+                flush_delayed: false,
+            }),
+        })
+    }
+
+    /// Runs something that may fail for good: a failure takes the group offline.
+    fn guarded<T>(&self, result: Result<T, RaftError>) -> io::Result<T> {
+        result.map_err(|error| {
+            self.fail(&error.to_string());
+            io::Error::other(error)
+        })
+    }
+
+    /// Takes the group offline and lets nobody wait any longer.
+    pub(crate) fn fail(&self, cause: &str) {
+        self.shared.go_offline(cause);
+        self.give_up_waiting();
+    }
+
+    /// Writes entries behind the last one. Not durable yet: [`Core::flush_target`]. Returns
+    /// whether writing is enough (`write.caching`); it never is for entries that are not batches.
+    pub(crate) async fn append(&self, entries: Vec<Entry>) -> io::Result<bool> {
+        let log_start = self.shared.log_start();
+        let prepared = self.state.lock().prepare(entries, log_start);
+        let mut work = self.guarded(prepared)?;
+        loop {
+            let now = (self.clock)();
+            let high_watermark = self.shared.high_watermark();
+            let step = self
+                .state
+                .lock()
+                .append_some(&mut work, now, high_watermark);
+            match self.guarded(step)? {
+                Step::Done { cached } => return Ok(cached),
+                Step::Sync(target) => self.flush(target).await?,
+            }
+        }
+    }
+
+    /// What has to be durable for everything appended so far to be.
+    pub(crate) fn flush_target(&self) -> FlushTarget {
+        self.state.lock().flush_target()
+    }
+
+    /// Makes a target durable.
+    pub(crate) async fn flush(&self, target: FlushTarget) -> io::Result<()> {
+        if target.is_empty() {
+            return Ok(());
+        }
+        let (done, outcome) = oneshot::channel();
+        self.flusher.submit(
+            target,
+            Box::new(move |result| {
+                let _ = done.send(result);
+            }),
+        );
+        let result = outcome
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the flusher has stopped")));
+        if let Err(error) = &result {
+            self.fail(&error.to_string());
+        }
+        result
+    }
+
+    /// Whether the caller is to see to the delayed flush; nobody does so far.
+    pub(crate) fn begin_delayed_flush(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().flush_delayed, true)
+    }
+
+    /// The delayed flush begins: what is written from now on needs another.
+    pub(crate) fn end_delayed_flush(&self) {
+        self.state.lock().flush_delayed = false;
+    }
+
+    /// Forgets everything after `last`; durable on return.
+    pub(crate) async fn truncate_after(&self, last: Option<LogId>) -> io::Result<()> {
+        let next = last.map_or(RaftIndex::ZERO, |id| RaftIndex::new(id.index()).next());
+        let now = (self.clock)();
+        let high_watermark = self.shared.high_watermark();
+        let result = self.state.lock().truncate(next, high_watermark, now);
+        let (given_up, target) = self.guarded(result)?;
+        drop(given_up);
+        self.flush(target).await
+    }
+
+    /// Drops everything up to `last`, journal first.
+    pub(crate) async fn purge(&self, last: LogId) -> io::Result<()> {
+        loop {
+            let installed = self.installed.notified();
+            let log_start = self.shared.log_start();
+            let now = (self.clock)();
+            let result = {
+                let mut state = self.state.lock();
+                if state.map.purged().last.is_some_and(|purged| purged >= last) {
+                    return Ok(());
+                }
+                // Entries that are not here come with a snapshot that is about to be installed.
+                (last.index() < state.map.next_index().get())
+                    .then(|| state.purge(last, log_start, now))
+            };
+            match result {
+                Some(result) => return self.guarded(result),
+                None => installed.await,
+            }
+        }
+    }
+
+    /// Takes over where a leader's log starts. Entries that are here and match stay.
+    pub(crate) async fn install(&self, snapshot: Purged) -> io::Result<()> {
+        let now = (self.clock)();
+        let result = self.state.lock().install(&snapshot, now);
+        let given_up = self.guarded(result)?;
+        drop(given_up);
+        let target = self.flush_target();
+        self.flush(target).await?;
+        self.raise_log_start(snapshot.log_start.max(snapshot.start_offset));
+        self.raise_high_watermark(snapshot.start_offset);
+        self.installed.notify_waiters();
+        Ok(())
+    }
+
+    /// First and last entry, for openraft's start: what it hears of is durable.
+    pub(crate) async fn log_state(&self) -> io::Result<(Option<LogId>, Option<LogId>)> {
+        let target = self.flush_target();
+        self.flush(target).await?;
+        let state = self.state.lock();
+        Ok((state.map.purged().last, state.map.last_log_id()))
+    }
+
+    pub(crate) fn key_log_ids(&self, first: LogId, last: LogId) -> Vec<LogId> {
+        self.state.lock().map.key_log_ids(first, last)
+    }
+
+    /// Entries without payloads, from memory. Batches that are not taken from those waiting for
+    /// their commit come without their offsets.
+    pub(crate) fn entry_heads(&self, from: RaftIndex, to: RaftIndex) -> Vec<Entry> {
+        let state = self.state.lock();
+        let from = from.max(state.map.first_index());
+        let to = to.min(state.map.next_index());
+        (from.get()..to.get())
+            .filter_map(|index| state.head(RaftIndex::new(index)))
+            .collect()
+    }
+
+    /// As [`Core::entry_heads`], for the state machine: takes along who waits for the batches, and
+    /// tells the offsets of the last batch at least.
+    pub(crate) fn take_entry_heads(
+        &self,
+        from: RaftIndex,
+        to: RaftIndex,
+    ) -> io::Result<Vec<Entry>> {
+        let result = self.state.lock().take_heads(from, to);
+        self.guarded(result)
+    }
+
+    /// What the replication path has to read to get these entries.
+    pub(crate) fn plan(&self, from: RaftIndex, to: RaftIndex) -> (u64, Vec<Piece>) {
+        let state = self.state.lock();
+        (state.generation, state.plan(from, to))
+    }
+
+    pub(crate) fn next_index(&self) -> RaftIndex {
+        self.state.lock().map.next_index()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.state.lock().generation
+    }
+
+    pub(crate) fn set_applied(&self, id: LogId) {
+        self.state.lock().applied = Some(id);
+    }
+
+    pub(crate) fn applied_state(&self) -> (Option<LogId>, StoredMembership) {
+        let state = self.state.lock();
+        let membership = match &state.applied {
+            Some(id) => state.map.membership_at(RaftIndex::new(id.index())),
+            None => state.map.purged().membership.clone(),
+        };
+        (state.applied, membership)
+    }
+
+    /// Offset at which the log continues after an entry that is not a batch.
+    pub(crate) fn offset_after(&self, index: RaftIndex) -> Option<Offset> {
+        self.state.lock().map.offset_after(index)
+    }
+
+    pub(crate) fn raise_high_watermark(&self, offset: Offset) {
+        self.reader.on_high_watermark(offset);
+        let first_unstable = self
+            .reader
+            .with_producers(|producers| producers.first_unstable_offset());
+        if self.shared.raise_high_watermark(offset, first_unstable) {
+            self.shared.observe_high_watermark(self.reader.log_end());
+        }
+    }
+
+    /// A log-start entry has been committed.
+    pub(crate) fn move_log_start(&self, offset: Offset) {
+        self.raise_log_start(offset);
+        let needs_roll = self.state.lock().log.needs_roll_for_start(offset);
+        if needs_roll || self.snapshot_point().is_some() {
+            self.request_purge();
+        }
+    }
+
+    /// Begins a new segment if everything in the active one is below the log start, so that it
+    /// can go.
+    pub(crate) fn roll_for_log_start(&self) -> io::Result<()> {
+        let now = (self.clock)();
+        let log_start = self.shared.log_start();
+        let result = {
+            let mut state = self.state.lock();
+            if state.log.needs_roll_for_start(log_start) {
+                state.roll(now)
+            } else {
+                Ok(())
+            }
+        };
+        self.guarded(result)
+    }
+
+    fn raise_log_start(&self, offset: Offset) {
+        if self.shared.raise_log_start(offset) {
+            self.shared.observe_log_start();
+        }
+    }
+
+    fn request_purge(&self) {
+        if !std::mem::replace(&mut self.state.lock().purge_requested, true) {
+            // Without a housekeeper the node is shutting down.
+            let _ = self.housekeeper.send(self.shared.key());
+        }
+    }
+
+    /// The housekeeper has taken the request up.
+    pub(crate) fn purge_request_taken(&self) {
+        self.state.lock().purge_requested = false;
+    }
+
+    /// The blank entry of a term is committed.
+    pub(crate) fn term_is_ready(&self, term: u64, blank: RaftIndex) {
+        if let Some(log_end) = self.offset_after(blank) {
+            self.shared.term_is_ready(term, log_end);
+        }
+    }
+
+    /// Up to where the log could be dropped now; `None` if that is no progress.
+    pub(crate) fn snapshot_point(&self) -> Option<Purged> {
+        let log_start = self.shared.log_start();
+        let state = self.state.lock();
+        let last = state.map.purge_point(log_start)?;
+        if state.applied.is_none_or(|applied| applied < last) {
+            return None;
+        }
+        let index = RaftIndex::new(last.index());
+        Some(Purged {
+            last: Some(last),
+            start_offset: state.map.offset_after(index)?,
+            log_start,
+            membership: state.map.membership_at(index),
+        })
+    }
+
+    /// The newest snapshot there is.
+    pub(crate) fn current_snapshot(&self) -> Purged {
+        let state = self.state.lock();
+        let purged = state.map.purged();
+        match &state.snapshot {
+            Some(built) if built.last > purged.last => built.clone(),
+            _ => purged.clone(),
+        }
+    }
+
+    pub(crate) fn set_snapshot(&self, snapshot: Purged) {
+        self.state.lock().snapshot = Some(snapshot);
+    }
+
+    /// Runs `f` on the log, for housekeeping and inspection.
+    pub(crate) fn with_log<T>(&self, f: impl FnOnce(&mut Log) -> T) -> T {
+        f(&mut self.state.lock().log)
+    }
+
+    /// Lets nobody wait any longer for a commit.
+    pub(crate) fn give_up_waiting(&self) {
+        let waiting = std::mem::take(&mut self.state.lock().unapplied);
+        drop(waiting);
+    }
+
+    /// Makes everything durable and leaves marks for a quick start. Waits for the disk.
+    pub(crate) fn close(&self) -> Result<(), RaftError> {
+        let high_watermark = self.shared.high_watermark();
+        let mut state = self.state.lock();
+        state.checkpoint(high_watermark)?;
+        state
+            .flush_target()
+            .sync()
+            .map_err(|error| RaftError::io("sync the journal", error))?;
+        state.log.close()?;
+        Ok(())
+    }
+
+    /// Renames the partition's directory to that of a deleted one. Waits for the disk.
+    pub(crate) fn mark_deleted(&self) -> Result<PathBuf, RaftError> {
+        let now = (self.clock)();
+        Ok(self.state.lock().log.mark_deleted(now)?)
+    }
+}
+
+impl State {
+    fn flush_target(&self) -> FlushTarget {
+        let mut target = self.log.flush_target();
+        target.add(self.journal.file());
+        target
+    }
+
+    /// Gives batches their offsets, and checks that every entry follows the one before it: openraft
+    /// does so in debug builds only, and a hole would silently shift every index behind it.
+    fn prepare(&self, entries: Vec<Entry>, log_start: Offset) -> Result<VecDeque<Work>, RaftError> {
+        let mut work = VecDeque::new();
+        let mut index = self.map.next_index();
+        let mut next = self.map.next_offset();
+        let mut last_term = self.map.last_term();
+        for entry in entries {
+            let id = entry.log_id;
+            let term = term_of(&id);
+            let is_batch = matches!(entry.payload, Payload::Normal(Command::Batch(_)));
+            // A leader's first entry is a blank one, so a batch never begins a term.
+            if id.index() != index.get() || term < last_term || (is_batch && term != last_term) {
+                return Err(RaftError::NotContiguous {
+                    found: id.to_string(),
+                    expected: index.get(),
+                    last_term,
+                });
+            }
+            match entry.payload {
+                Payload::Normal(Command::Batch(batch)) => {
+                    let (stamped, unapplied) = stamp(*batch, index, term, next, log_start)?;
+                    next = unapplied.outcome.last_offset.plus(1);
+                    if !matches!(work.back(), Some(Work::Batches(_))) {
+                        work.push_back(Work::Batches(Run::default()));
+                    }
+                    if let Some(Work::Batches(run)) = work.back_mut() {
+                        run.stamped.push(stamped);
+                        run.waiting.push_back(unapplied);
+                    }
+                }
+                payload => work.push_back(Work::Mark(term, non_data(&id, payload)?)),
+            }
+            index = index.next();
+            last_term = term;
+        }
+        Ok(work)
+    }
+
+    /// Appends until everything is done or something has to be durable first.
+    fn append_some(
+        &mut self,
+        work: &mut VecDeque<Work>,
+        now: TimestampMs,
+        high_watermark: Offset,
+    ) -> Result<Step, RaftError> {
+        while let Some(next) = work.front_mut() {
+            match next {
+                Work::Mark(term, entry) => {
+                    self.map.push_non_data(*term, entry.clone());
+                    self.barrier = true;
+                    self.write_last_mark()?;
+                }
+                Work::Batches(run) => {
+                    if self.barrier && self.journal.file().is_dirty() {
+                        return Ok(Step::Sync(self.flush_target()));
+                    }
+                    self.barrier = false;
+                    if !self.append_run(run, now, high_watermark)? {
+                        continue;
+                    }
+                }
+            }
+            work.pop_front();
+        }
+        Ok(Step::Done {
+            cached: !self.barrier && self.log.config().write_caching,
+        })
+    }
+
+    /// Appends batches up to the end of the active segment, or begins a new one, of which the
+    /// journal has to know before it gets its first batch. Returns whether the run is done.
+    fn append_run(
+        &mut self,
+        run: &mut Run,
+        now: TimestampMs,
+        high_watermark: Offset,
+    ) -> Result<bool, RaftError> {
+        let (_, rest) = run.stamped.split_at(run.done);
+        let fitting = self.log.fitting(rest, now)?;
+        if fitting == 0 && !rest.is_empty() {
+            self.roll(now)?;
+            return Ok(false);
+        }
+        let (batches, rest) = rest.split_at(fitting);
+        let done = rest.is_empty();
+        self.log.append(batches)?;
+        run.done += fitting;
+        for _ in 0..fitting {
+            let Some(unapplied) = run.waiting.pop_front() else {
+                break;
+            };
+            let outcome = unapplied.outcome;
+            self.map
+                .push_batch(outcome.last_offset.get() - outcome.base_offset.get() + 1);
+            self.remember(unapplied);
+        }
+        self.batches_since_checkpoint += fitting as u64;
+        if self.batches_since_checkpoint >= CHECKPOINT_EVERY {
+            self.checkpoint(high_watermark)?;
+        }
+        Ok(done)
+    }
+
+    fn roll(&mut self, now: TimestampMs) -> Result<(), RaftError> {
+        self.log.roll(now)?;
+        self.map.push_roll();
+        self.barrier = true;
+        if self.journal.wants_rewrite() {
+            return self.rewrite_journal();
+        }
+        self.write_last_mark()
+    }
+
+    fn remember(&mut self, mut unapplied: Unapplied) {
+        if let Some(waiter) = &mut unapplied.waiter {
+            waiter.appended(unapplied.outcome);
+        }
+        if self.unapplied.len() >= UNAPPLIED_MAX && unapplied.waiter.is_none() {
+            // Only the newest matter less: the oldest are applied first.
+            return;
+        }
+        self.unapplied.push_back(unapplied);
+    }
+
+    fn write_last_mark(&mut self) -> Result<(), RaftError> {
+        let Some(mark) = self.map.last_mark() else {
+            return Ok(());
+        };
+        self.journal
+            .append([mark])
+            .map_err(|error| RaftError::io("write the journal", error))
+    }
+
+    fn checkpoint(&mut self, high_watermark: Offset) -> Result<(), RaftError> {
+        let committed_end = self
+            .applied
+            .map_or(RaftIndex::ZERO, |id| RaftIndex::new(id.index()).next());
+        self.map.push_checkpoint(high_watermark, committed_end);
+        self.batches_since_checkpoint = 0;
+        self.write_last_mark()
+    }
+
+    fn truncate(
+        &mut self,
+        next: RaftIndex,
+        high_watermark: Offset,
+        now: TimestampMs,
+    ) -> Result<(Vec<Unapplied>, FlushTarget), RaftError> {
+        if next >= self.map.next_index() {
+            return Ok((Vec::new(), self.flush_target()));
+        }
+        let offset = self.offset_of(next)?;
+        assert!(
+            offset >= high_watermark,
+            "committed records are never truncated: {offset} < {high_watermark}"
+        );
+        self.map.truncate(next, offset);
+        self.rewrite_journal()?;
+        self.log.truncate_to(offset, now)?;
+        self.generation += 1;
+        let first = self
+            .unapplied
+            .partition_point(|unapplied| unapplied.index < next);
+        let given_up = self.unapplied.split_off(first).into();
+        Ok((given_up, self.flush_target()))
+    }
+
+    fn purge(&mut self, last: LogId, log_start: Offset, now: TimestampMs) -> Result<(), RaftError> {
+        let start_offset = self.offset_of(RaftIndex::new(last.index()).next())?;
+        self.map.purge(last, start_offset, log_start);
+        self.rewrite_journal()?;
+        self.log.set_log_start(start_offset, now)?;
+        Ok(())
+    }
+
+    fn install(
+        &mut self,
+        snapshot: &Purged,
+        now: TimestampMs,
+    ) -> Result<Vec<Unapplied>, RaftError> {
+        let Some(last) = snapshot.last else {
+            return Ok(Vec::new());
+        };
+        if self.map.log_id_at(RaftIndex::new(last.index())) == Some(last) {
+            self.snapshot = Some(snapshot.clone());
+            if self.applied.is_none_or(|applied| applied < last) {
+                self.applied = Some(last);
+            }
+            return Ok(Vec::new());
+        }
+        self.map = EntryMap::starting_after(snapshot.clone());
+        self.rewrite_journal()?;
+        self.log.restart_at(snapshot.start_offset, now)?;
+        self.generation += 1;
+        self.applied = Some(last);
+        self.snapshot = Some(snapshot.clone());
+        Ok(std::mem::take(&mut self.unapplied).into())
+    }
+
+    fn rewrite_journal(&mut self) -> Result<(), RaftError> {
+        self.journal
+            .rewrite(&self.map)
+            .map_err(|error| RaftError::io("rewrite the journal", error))
+    }
+
+    /// Offset at which an entry begins, or would.
+    fn offset_of(&self, index: RaftIndex) -> Result<Offset, RaftError> {
+        if index >= self.map.next_index() {
+            return Ok(self.map.next_offset());
+        }
+        if let Some(unapplied) = self.unapplied_at(index) {
+            return Ok(unapplied.outcome.base_offset);
+        }
+        match self.map.locate(index) {
+            Location::NonData { offset, .. } => Ok(offset),
+            Location::Batch {
+                anchor_offset,
+                ordinal,
+                ..
+            } => match ordinal.checked_sub(1) {
+                None => Ok(anchor_offset),
+                Some(before) => {
+                    let header = nth_header(&self.log.reader(), anchor_offset, before)?;
+                    Ok(header.next_offset())
+                }
+            },
+            Location::Absent => Err(RaftError::MissingEntry { index: index.get() }),
+        }
+    }
+
+    fn unapplied_at(&self, index: RaftIndex) -> Option<&Unapplied> {
+        let at = self
+            .unapplied
+            .partition_point(|unapplied| unapplied.index < index);
+        self.unapplied
+            .get(at)
+            .filter(|unapplied| unapplied.index == index)
+    }
+
+    fn head(&self, index: RaftIndex) -> Option<Entry> {
+        let (term, payload) = match self.map.locate(index) {
+            Location::Absent => return None,
+            Location::NonData { term, entry, .. } => (term, payload_of(entry)),
+            Location::Batch { term, .. } => {
+                let outcome = self.unapplied_at(index).map(|unapplied| unapplied.outcome);
+                (term, applied(outcome, None))
+            }
+        };
+        Some(Entry {
+            log_id: log_id(term, index.get()),
+            payload,
+        })
+    }
+
+    fn take_heads(&mut self, from: RaftIndex, to: RaftIndex) -> Result<Vec<Entry>, RaftError> {
+        let mut heads = Vec::with_capacity((to.get().saturating_sub(from.get())) as usize);
+        for index in from.get()..to.get() {
+            let index = RaftIndex::new(index);
+            let Some(mut entry) = self.head(index) else {
+                return Err(RaftError::MissingEntry { index: index.get() });
+            };
+            while self
+                .unapplied
+                .front()
+                .is_some_and(|unapplied| unapplied.index <= index)
+            {
+                let taken = self.unapplied.pop_front();
+                if let Some(Unapplied {
+                    index: at,
+                    outcome,
+                    waiter,
+                }) = taken
+                    && at == index
+                {
+                    entry.payload = applied(Some(outcome), waiter);
+                }
+            }
+            heads.push(entry);
+        }
+        if let Some(last) = heads.last_mut()
+            && let Payload::Normal(Command::Applied(AppliedBatch { outcome: None, .. })) =
+                &last.payload
+        {
+            let outcome = self.stored_outcome(RaftIndex::new(last.log_id.index()))?;
+            last.payload = applied(Some(outcome), None);
+        }
+        Ok(heads)
+    }
+
+    /// Where a stored batch lies, from its header.
+    fn stored_outcome(&self, index: RaftIndex) -> Result<AppendOutcome, RaftError> {
+        let Location::Batch {
+            anchor_offset,
+            ordinal,
+            ..
+        } = self.map.locate(index)
+        else {
+            return Err(RaftError::MissingEntry { index: index.get() });
+        };
+        let header = nth_header(&self.log.reader(), anchor_offset, ordinal)?;
+        Ok(AppendOutcome {
+            base_offset: header.base_offset,
+            last_offset: header.last_offset(),
+            leader_epoch: header.partition_leader_epoch,
+            log_start: self.map.purged().log_start,
+        })
+    }
+
+    fn plan(&self, from: RaftIndex, to: RaftIndex) -> Vec<Piece> {
+        let from = from.max(self.map.first_index());
+        let to = to.min(self.map.next_index());
+        let mut pieces = Vec::new();
+        for index in from.get()..to.get() {
+            let index = RaftIndex::new(index);
+            match self.map.locate(index) {
+                Location::Absent => break,
+                Location::NonData { term, entry, .. } => pieces.push(Piece::Entry(Entry {
+                    log_id: log_id(term, index.get()),
+                    payload: payload_of(entry),
+                })),
+                Location::Batch {
+                    term,
+                    anchor_offset,
+                    ordinal,
+                } => {
+                    if let Some(Piece::Batches { count, .. }) = pieces.last_mut() {
+                        *count += 1;
+                    } else {
+                        pieces.push(Piece::Batches {
+                            first: index,
+                            term,
+                            anchor: anchor_offset,
+                            ordinal,
+                            count: 1,
+                        });
+                    }
+                }
+            }
+        }
+        pieces
+    }
+}
+
+/// Header of the batch that is `ordinal` batches after the one at `anchor`.
+pub(crate) fn nth_header(
+    reader: &LogReader,
+    anchor: Offset,
+    ordinal: u64,
+) -> Result<BatchHeader, RaftError> {
+    let mut headers = reader.headers_from(anchor, reader.log_end())?;
+    let mut left = ordinal;
+    loop {
+        let Some(next) = headers.next().transpose()? else {
+            return Err(RaftError::MissingBatch { anchor, ordinal });
+        };
+        match left.checked_sub(1) {
+            None => return Ok(next.header),
+            Some(fewer) => left = fewer,
+        }
+    }
+}
+
+/// Gives a batch its offset and epoch. One that comes from a leader has them already, and they
+/// must be the same.
+fn stamp(
+    batch: BatchCommand,
+    index: RaftIndex,
+    term: u64,
+    next: Offset,
+    log_start: Offset,
+) -> Result<(StampedBatch, Unapplied), RaftError> {
+    let leader_epoch = epoch_of(term);
+    let header = &batch.header;
+    if batch.stamped
+        && (header.base_offset != next || header.partition_leader_epoch != leader_epoch)
+    {
+        return Err(RaftError::WrongStamp {
+            offset: header.base_offset,
+            epoch: header.partition_leader_epoch,
+            expected_offset: next,
+            expected_epoch: leader_epoch,
+        });
+    }
+    let outcome = AppendOutcome {
+        base_offset: next,
+        last_offset: next.plus(i64::from(header.last_offset_delta)),
+        leader_epoch,
+        log_start,
+    };
+    let stamped = StampedBatch {
+        base_offset: next,
+        leader_epoch,
+        bytes: batch.bytes,
+    };
+    let unapplied = Unapplied {
+        index,
+        outcome,
+        waiter: batch.waiter,
+    };
+    Ok((stamped, unapplied))
+}
+
+fn non_data(id: &LogId, payload: Payload) -> Result<NonData, RaftError> {
+    match payload {
+        Payload::Blank => Ok(NonData::Blank),
+        Payload::Membership(membership) => Ok(NonData::Membership(membership)),
+        Payload::Normal(Command::LogStart(offset)) => Ok(NonData::LogStart(offset)),
+        Payload::Normal(Command::Batch(_) | Command::Applied(_)) => {
+            Err(RaftError::UnusableEntry(id.to_string()))
+        }
+    }
+}
+
+fn payload_of(entry: &NonData) -> Payload {
+    match entry {
+        NonData::Blank => Payload::Blank,
+        NonData::Membership(membership) => Payload::Membership(membership.clone()),
+        NonData::LogStart(offset) => Payload::Normal(Command::LogStart(*offset)),
+    }
+}
+
+fn applied(outcome: Option<AppendOutcome>, waiter: Option<CommitWaiter>) -> Payload {
+    Payload::Normal(Command::Applied(AppliedBatch { outcome, waiter }))
+}

@@ -1,0 +1,293 @@
+//! How the nodes of a group reach each other.
+//!
+//! [`Network`] is what a transport has to offer; [`RaftNode`](crate::RaftNode) offers the other
+//! end, one `serve_*` method a call. Between the two a transport carries the messages of
+//! [`crate::rpc`], keeps the order of an append stream, and answers with a [`NetworkError`] when it
+//! cannot.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt};
+use odradek_protocol::ids::NodeId;
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{
+    Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
+    RaftNetworkFactory,
+};
+
+use crate::rpc::{
+    AppendRequest, AppendResult, SnapshotOffer, SnapshotReply, SnapshotState, TransferReply,
+    TransferRequest, VoteReply, VoteRequest,
+};
+use crate::types::{GroupKey, TypeConfig, Vote, node_id};
+
+/// Which group of which node a message is from and for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The sender.
+    pub from: NodeId,
+    /// The receiver.
+    pub to: NodeId,
+    /// The group of both.
+    pub group: GroupKey,
+}
+
+/// Why a message did not get through.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The other node does not answer.
+    #[error("node {0} is unreachable")]
+    Unreachable(NodeId),
+    /// The other node answers, but does not have the group or has stopped it.
+    #[error("node {node} does not serve {group}")]
+    NotServed {
+        /// The other node.
+        node: NodeId,
+        /// The group.
+        group: GroupKey,
+    },
+}
+
+/// A stream of append requests.
+pub type AppendRequests = BoxStream<'static, AppendRequest>;
+/// The answers to a stream of append requests, in the order of the requests.
+pub type AppendResults = BoxStream<'static, Result<AppendResult, NetworkError>>;
+
+/// A transport between nodes.
+pub trait Network: Send + Sync + 'static {
+    /// Opens a stream of appends. Requests arrive in order, and answers come back in order; many
+    /// may be under way. The answers end after the first that is not a success.
+    fn append_stream(
+        &self,
+        link: Link,
+        requests: AppendRequests,
+    ) -> BoxFuture<'static, Result<AppendResults, NetworkError>>;
+
+    /// Asks for a vote; with `pre_vote`, only whether it would be given.
+    fn vote(
+        &self,
+        link: Link,
+        request: VoteRequest,
+        pre_vote: bool,
+    ) -> BoxFuture<'static, Result<VoteReply, NetworkError>>;
+
+    /// Tells a replica that is too far behind where the log starts.
+    fn snapshot(
+        &self,
+        link: Link,
+        offer: SnapshotOffer,
+    ) -> BoxFuture<'static, Result<SnapshotReply, NetworkError>>;
+
+    /// Hands leadership over.
+    fn transfer_leader(
+        &self,
+        link: Link,
+        request: TransferRequest,
+    ) -> BoxFuture<'static, Result<TransferReply, NetworkError>>;
+}
+
+/// The network of a node that is alone.
+pub struct NoNetwork;
+
+impl Network for NoNetwork {
+    fn append_stream(
+        &self,
+        link: Link,
+        _requests: AppendRequests,
+    ) -> BoxFuture<'static, Result<AppendResults, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn vote(
+        &self,
+        link: Link,
+        _request: VoteRequest,
+        _pre_vote: bool,
+    ) -> BoxFuture<'static, Result<VoteReply, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn snapshot(
+        &self,
+        link: Link,
+        _offer: SnapshotOffer,
+    ) -> BoxFuture<'static, Result<SnapshotReply, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn transfer_leader(
+        &self,
+        link: Link,
+        _request: TransferRequest,
+    ) -> BoxFuture<'static, Result<TransferReply, NetworkError>> {
+        unreachable_node(link)
+    }
+}
+
+fn unreachable_node<T: Send + 'static>(link: Link) -> BoxFuture<'static, Result<T, NetworkError>> {
+    Box::pin(async move { Err(NetworkError::Unreachable(link.to)) })
+}
+
+/// Makes openraft's clients for one group.
+pub(crate) struct Clients {
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) from: NodeId,
+    pub(crate) group: GroupKey,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Clients {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, _node: &()) -> Client {
+        Client {
+            network: self.network.clone(),
+            link: Link {
+                from: self.from,
+                to: node_id(target),
+                group: self.group,
+            },
+        }
+    }
+}
+
+/// openraft's way to one replica of one group.
+pub(crate) struct Client {
+    network: Arc<dyn Network>,
+    link: Link,
+}
+
+type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
+
+async fn within<T>(
+    option: &RPCOption,
+    link: Link,
+    call: BoxFuture<'static, Result<T, NetworkError>>,
+) -> Result<T, Unreachable<TypeConfig>> {
+    match tokio::time::timeout(option.soft_ttl(), call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Unreachable::new(&error)),
+        Err(_) => Err(Unreachable::new(&NetworkError::Unreachable(link.to))),
+    }
+}
+
+impl NetBackoff<TypeConfig> for Client {
+    fn backoff(&self) -> Option<Backoff> {
+        None
+    }
+}
+
+impl NetStreamAppend<TypeConfig> for Client {
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> openraft::base::BoxFuture<
+        's,
+        RpcResult<openraft::base::BoxStream<'s, RpcResult<AppendResult>>>,
+    >
+    where
+        S: Stream<Item = AppendRequest> + Send + Unpin + 'static,
+    {
+        let network = self.network.clone();
+        let link = self.link;
+        Box::pin(async move {
+            // openraft waits for work inside `input`. A stream that failed before it polled that
+            // would be opened again at once, and again, at the cost of two cores.
+            let mut input = input.peekable();
+            std::pin::Pin::new(&mut input).peek().await;
+            let unanswered = Arc::new(AtomicUsize::new(0));
+            let counter = unanswered.clone();
+            let input = input.inspect(move |_| {
+                counter.fetch_add(1, Ordering::Relaxed);
+            });
+            let answers = network
+                .append_stream(link, input.boxed())
+                .await
+                .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
+            let answers = answers_in_time(answers, unanswered, link, option.soft_ttl());
+            Ok(Box::pin(answers) as openraft::base::BoxStream<'s, _>)
+        })
+    }
+}
+
+/// Ends the stream with an error once a request has gone without an answer for `limit`. Without
+/// requests there is nothing to wait for: an idle group costs nothing.
+fn answers_in_time(
+    answers: AppendResults,
+    unanswered: Arc<AtomicUsize>,
+    link: Link,
+    limit: Duration,
+) -> impl Stream<Item = RpcResult<AppendResult>> {
+    futures_util::stream::unfold(Some(answers), move |answers| {
+        let unanswered = unanswered.clone();
+        async move {
+            let mut answers = answers?;
+            loop {
+                return match tokio::time::timeout(limit, answers.next()).await {
+                    Ok(None) => None,
+                    Ok(Some(Ok(answer))) => {
+                        unanswered.fetch_sub(1, Ordering::Relaxed);
+                        Some((Ok(answer), Some(answers)))
+                    }
+                    Ok(Some(Err(error))) => {
+                        Some((Err(RPCError::Unreachable(Unreachable::new(&error))), None))
+                    }
+                    Err(_) if unanswered.load(Ordering::Relaxed) == 0 => continue,
+                    Err(_) => {
+                        let error = NetworkError::Unreachable(link.to);
+                        Some((Err(RPCError::Unreachable(Unreachable::new(&error))), None))
+                    }
+                };
+            }
+        }
+    })
+}
+
+impl NetVote<TypeConfig> for Client {
+    async fn vote(&mut self, request: VoteRequest, option: RPCOption) -> RpcResult<VoteReply> {
+        let call = self.network.vote(self.link, request, false);
+        Ok(within(&option, self.link, call).await?)
+    }
+
+    async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> RpcResult<VoteReply> {
+        let call = self.network.vote(self.link, request, true);
+        Ok(within(&option, self.link, call).await?)
+    }
+}
+
+impl NetSnapshot<TypeConfig> for Client {
+    type SnapshotData = SnapshotState;
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: crate::rpc::Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotReply, StreamingError<TypeConfig>> {
+        let call = self
+            .network
+            .snapshot(self.link, SnapshotOffer { vote, snapshot });
+        let cancel = std::pin::pin!(cancel);
+        let call = std::pin::pin!(within(&option, self.link, call));
+        match futures_util::future::select(cancel, call).await {
+            futures_util::future::Either::Left((closed, _)) => Err(closed.into()),
+            futures_util::future::Either::Right((answer, _)) => Ok(answer?),
+        }
+    }
+}
+
+impl NetTransferLeader<TypeConfig> for Client {
+    async fn transfer_leader(
+        &mut self,
+        request: TransferRequest,
+        option: RPCOption,
+    ) -> RpcResult<TransferReply> {
+        let call = self.network.transfer_leader(self.link, request);
+        Ok(within(&option, self.link, call).await?)
+    }
+}

@@ -1,0 +1,446 @@
+//! All groups of one process.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt;
+use odradek_protocol::ids::{NodeId, TimestampMs};
+use odradek_storage::LogConfig;
+use odradek_storage::disk::Disk;
+use odradek_storage::flush::Flusher;
+use openraft::{Config, Raft, SnapshotPolicy};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::error::RaftError;
+use crate::group::{Group, Shared};
+use crate::log_core::{Clock, Core};
+use crate::log_store::LogStore;
+use crate::network::{Clients, Network};
+use crate::observer::GroupObserver;
+use crate::open::{self, OpenedLog};
+use crate::partition_fsm::PartitionFsm;
+use crate::types::{GroupKey, Membership, raft_id};
+use crate::votes::VoteFile;
+
+/// Groups that [`RaftNode::open_groups`] opens at the same time.
+const OPEN_CONCURRENCY: usize = 64;
+
+/// Marks a data directory whose logs were all closed. Kafka's name for it.
+const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
+/// Its content, as Kafka writes it.
+const CLEAN_SHUTDOWN_CONTENT: &[u8] = br#"{"version":0,"brokerEpoch":-1}"#;
+
+/// One log directory of the broker.
+#[derive(Clone)]
+pub struct DataDir {
+    /// Where it is; it has to exist.
+    pub path: PathBuf,
+    /// Makes the files in it durable.
+    pub flusher: Arc<Flusher>,
+}
+
+/// Periods of the groups' clocks. Long by design: with a failure detector beside them they are
+/// only the safety net, and every tick of every group costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// A leader without anything to replicate sends a heartbeat this often.
+    pub heartbeat_ms: u64,
+    /// Shortest time without a leader after which a replica stands for election.
+    pub election_min_ms: u64,
+    /// Longest such time.
+    pub election_max_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 10_000,
+            election_min_ms: 30_000,
+            election_max_ms: 60_000,
+        }
+    }
+}
+
+/// What a [`RaftNode`] is made of.
+pub struct RaftNodeOptions {
+    /// This node.
+    pub node_id: NodeId,
+    /// The disk that all data directories are on.
+    pub disk: Arc<dyn Disk>,
+    /// The log directories.
+    pub data_dirs: Vec<DataDir>,
+    /// The way to the other nodes.
+    pub network: Arc<dyn Network>,
+    /// Periods of the groups' clocks.
+    pub timing: Timing,
+    /// Batches that a group takes before the first of them is committed.
+    pub max_in_flight: usize,
+    /// Tells the wall-clock time.
+    pub clock: Clock,
+}
+
+impl RaftNodeOptions {
+    /// Options with the defaults of everything that has one.
+    pub fn new(
+        node_id: NodeId,
+        disk: Arc<dyn Disk>,
+        data_dirs: Vec<DataDir>,
+        network: Arc<dyn Network>,
+    ) -> Self {
+        Self {
+            node_id,
+            disk,
+            data_dirs,
+            network,
+            timing: Timing::default(),
+            max_in_flight: 4096,
+            clock: Arc::new(wall_clock),
+        }
+    }
+}
+
+fn wall_clock() -> TimestampMs {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    TimestampMs::new(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Which group to open, and how.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    /// The partition.
+    pub key: GroupKey,
+    /// Its directory, directly below one of the data directories. Made if it does not exist.
+    pub dir: PathBuf,
+    /// Settings of its log.
+    pub log_config: Arc<LogConfig>,
+    /// The voters of a new group, the preferred leader first. Ignored when the group exists.
+    pub voters: Vec<NodeId>,
+    /// Whether a group that does not exist is made with these voters. Otherwise this node waits
+    /// to be added by the group's leader.
+    pub bootstrap: bool,
+}
+
+struct DataDirState {
+    dir: DataDir,
+    votes: Arc<VoteFile>,
+    /// Every log in the directory was closed by the process that had it before.
+    was_closed: bool,
+}
+
+impl DataDirState {
+    fn open(disk: &Arc<dyn Disk>, dir: &DataDir) -> io::Result<Self> {
+        let marker = dir.path.join(CLEAN_SHUTDOWN);
+        let was_closed = disk.read_file(&marker, 4096).is_ok();
+        if was_closed {
+            // Gone for good before anything is written that it would not be true of.
+            disk.remove_file(&marker)?;
+            disk.sync_dir(&dir.path)?;
+        }
+        Ok(Self {
+            dir: dir.clone(),
+            votes: VoteFile::open(disk.clone(), &dir.path, dir.flusher.clone())?,
+            was_closed,
+        })
+    }
+}
+
+/// See the module.
+pub struct RaftNode {
+    options: RaftNodeOptions,
+    data_dirs: Vec<DataDirState>,
+    config: Arc<Config>,
+    groups: Mutex<HashMap<GroupKey, Slot>>,
+    housekeeper: mpsc::UnboundedSender<GroupKey>,
+}
+
+/// A group, or the place of one that is being opened or closed.
+#[derive(Clone)]
+enum Slot {
+    Busy,
+    Open(Arc<Group>),
+}
+
+impl RaftNode {
+    /// Opens the vote files and starts the housekeeper. Must be called within a tokio runtime.
+    pub fn open(options: RaftNodeOptions) -> Result<Arc<Self>, RaftError> {
+        let data_dirs = options
+            .data_dirs
+            .iter()
+            .map(|dir| {
+                DataDirState::open(&options.disk, dir)
+                    .map_err(|error| RaftError::io(format!("open {}", dir.path.display()), error))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let config = raft_config(&options)?;
+        // One entry per group at most: a group asks again only after it has been served.
+        let (housekeeper, requests) = mpsc::unbounded_channel();
+        let node = Arc::new(Self {
+            options,
+            data_dirs,
+            config,
+            groups: Mutex::default(),
+            housekeeper,
+        });
+        tokio::spawn(housekeep(Arc::downgrade(&node), requests));
+        Ok(node)
+    }
+
+    /// This node's id.
+    pub fn node_id(&self) -> NodeId {
+        self.options.node_id
+    }
+
+    /// A group that is open here.
+    pub fn group(&self, key: GroupKey) -> Option<Arc<Group>> {
+        match self.groups.lock().get(&key) {
+            Some(Slot::Open(group)) => Some(group.clone()),
+            _ => None,
+        }
+    }
+
+    /// All groups that are open here.
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        self.groups
+            .lock()
+            .values()
+            .filter_map(|slot| match slot {
+                Slot::Open(group) => Some(group.clone()),
+                Slot::Busy => None,
+            })
+            .collect()
+    }
+
+    /// Opens a group, or makes it. Returns once its log has been recovered; leadership follows.
+    pub async fn open_group(
+        &self,
+        spec: GroupSpec,
+        observer: Arc<dyn GroupObserver>,
+    ) -> Result<Arc<Group>, RaftError> {
+        let key = spec.key;
+        {
+            let mut groups = self.groups.lock();
+            if groups.contains_key(&key) {
+                return Err(RaftError::AlreadyOpen(key));
+            }
+            groups.insert(key, Slot::Busy);
+        }
+        let opened = self.start_group(spec, observer).await;
+        let mut groups = self.groups.lock();
+        match &opened {
+            Ok(group) => groups.insert(key, Slot::Open(group.clone())),
+            Err(_) => groups.remove(&key),
+        };
+        opened
+    }
+
+    /// Opens many groups, several at a time, so that they share their syncs. The results are in
+    /// the order of the specs.
+    pub async fn open_groups(
+        &self,
+        specs: Vec<(GroupSpec, Arc<dyn GroupObserver>)>,
+    ) -> Vec<Result<Arc<Group>, RaftError>> {
+        futures_util::stream::iter(specs)
+            .map(|(spec, observer)| self.open_group(spec, observer))
+            .buffered(OPEN_CONCURRENCY)
+            .collect()
+            .await
+    }
+
+    async fn start_group(
+        &self,
+        spec: GroupSpec,
+        observer: Arc<dyn GroupObserver>,
+    ) -> Result<Arc<Group>, RaftError> {
+        let data_dir = self.data_dir_of(&spec.dir)?;
+        let (flusher, votes) = (data_dir.dir.flusher.clone(), data_dir.votes.clone());
+        let key = spec.key;
+        let dir = spec.dir.clone();
+        let me = raft_id(self.options.node_id);
+        let shared = Shared::new(key, me, self.options.max_in_flight, observer);
+        let sole_voter = spec.voters == [self.options.node_id];
+        let opened = {
+            let disk = self.options.disk.clone();
+            let health = flusher.health().clone();
+            let clock = self.options.clock.clone();
+            let was_closed = data_dir.was_closed;
+            blocking(move || open::open(disk, health, &spec, was_closed, me, clock())).await?
+        };
+        let OpenedLog {
+            log,
+            journal,
+            map,
+            applied,
+            log_start,
+            high_watermark,
+            elects_at_once,
+        } = opened;
+        shared.raise_log_start(log_start);
+        shared.raise_high_watermark(high_watermark, None);
+        let core = Core::new(
+            shared.clone(),
+            flusher,
+            votes,
+            self.options.clock.clone(),
+            self.housekeeper.clone(),
+            log,
+            journal,
+            map,
+            applied,
+        );
+        let clients = Clients {
+            network: self.options.network.clone(),
+            from: self.options.node_id,
+            group: key,
+        };
+        let raft = Raft::new(
+            me,
+            self.config.clone(),
+            clients,
+            LogStore::new(core.clone()),
+            PartitionFsm::new(core.clone()),
+        )
+        .await
+        .map_err(|fatal| RaftError::Stopped(fatal.to_string().into()))?;
+        if elects_at_once || sole_voter {
+            raft.trigger()
+                .elect(true)
+                .await
+                .map_err(|fatal| RaftError::Stopped(fatal.to_string().into()))?;
+        }
+        Ok(Arc::new(Group::new(shared, raft, core, dir)))
+    }
+
+    fn data_dir_of(&self, dir: &Path) -> Result<&DataDirState, RaftError> {
+        self.data_dirs
+            .iter()
+            .find(|data_dir| dir.parent() == Some(data_dir.dir.path.as_path()))
+            .ok_or_else(|| {
+                RaftError::io(
+                    format!("open {}", dir.display()),
+                    io::Error::new(io::ErrorKind::NotFound, "not below a data directory"),
+                )
+            })
+    }
+
+    /// Stops a group and makes its log durable, down to what the next start needs to be quick.
+    pub async fn close_group(&self, key: GroupKey) -> Result<(), RaftError> {
+        let group = self.take(key)?;
+        let closed = group.stop(true).await;
+        self.groups.lock().remove(&key);
+        closed
+    }
+
+    /// Stops a group for good: forgets its votes, and takes its directory out of the way by
+    /// renaming it as Kafka does. Returns where the directory is now; the caller removes it.
+    pub async fn delete_group(&self, key: GroupKey) -> Result<PathBuf, RaftError> {
+        let group = self.take(key)?;
+        let renamed = group.delete().await;
+        self.groups.lock().remove(&key);
+        renamed
+    }
+
+    /// Marks a group's slot as busy and hands the group out.
+    fn take(&self, key: GroupKey) -> Result<Arc<Group>, RaftError> {
+        let mut groups = self.groups.lock();
+        match groups.get(&key) {
+            Some(Slot::Open(group)) => {
+                let group = group.clone();
+                groups.insert(key, Slot::Busy);
+                Ok(group)
+            }
+            _ => Err(RaftError::UnknownGroup(key)),
+        }
+    }
+
+    /// Closes every group, and marks the data directories of which every log was closed. Failures
+    /// are logged; the first is returned.
+    pub async fn shutdown(&self) -> Result<(), RaftError> {
+        let results: Vec<_> = futures_util::stream::iter(self.groups())
+            .map(|group| async move {
+                let closed = self.close_group(group.key()).await;
+                if let Err(error) = &closed {
+                    tracing::warn!(group = %group.key(), %error, "group not closed cleanly");
+                }
+                (group.dir().to_path_buf(), closed)
+            })
+            .buffer_unordered(OPEN_CONCURRENCY)
+            .collect()
+            .await;
+        for data_dir in &self.data_dirs {
+            let path = &data_dir.dir.path;
+            let all_closed = results
+                .iter()
+                .all(|(dir, closed)| closed.is_ok() || dir.parent() != Some(path));
+            if all_closed && !data_dir.dir.flusher.health().is_offline() {
+                self.options
+                    .disk
+                    .replace_file(&path.join(CLEAN_SHUTDOWN), CLEAN_SHUTDOWN_CONTENT)
+                    .map_err(|error| {
+                        RaftError::io(format!("mark {} as closed", path.display()), error)
+                    })?;
+            }
+        }
+        results.into_iter().map(|(_, closed)| closed).collect()
+    }
+}
+
+fn raft_config(options: &RaftNodeOptions) -> Result<Arc<Config>, RaftError> {
+    let config = Config {
+        cluster_name: "odradek".into(),
+        heartbeat_interval: options.timing.heartbeat_ms,
+        election_timeout_min: options.timing.election_min_ms,
+        election_timeout_max: options.timing.election_max_ms,
+        // A restarted leader that went on in its old term would use indexes again that it had
+        // used, and lost, before: the replicas would diverge without noticing.
+        enable_leader_restore: Some(false),
+        enable_pre_vote: Some(true),
+        // A snapshot is taken when the log start has left a segment behind, and stands for just
+        // that segment's entries, so all it covers is dropped with it.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: 0,
+        // How far behind a replica is says nothing about a log that is the data itself.
+        replication_lag_threshold: u64::MAX,
+        // Room for what may be in flight and for openraft's own messages besides.
+        api_channel_size: Some(options.max_in_flight as u64 + 1024),
+        ..Config::default()
+    };
+    config
+        .validate()
+        .map(Arc::new)
+        .map_err(|error| RaftError::io("configure raft", io::Error::other(error.to_string())))
+}
+
+/// Runs something that waits for the disk where it may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RaftError> + Send + 'static,
+) -> Result<T, RaftError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(RaftError::Stopped(error.to_string().into())),
+    }
+}
+
+/// Has groups drop what the log start has left behind.
+async fn housekeep(
+    node: std::sync::Weak<RaftNode>,
+    mut requests: mpsc::UnboundedReceiver<GroupKey>,
+) {
+    while let Some(key) = requests.recv().await {
+        let Some(node) = node.upgrade() else { return };
+        if let Some(group) = node.group(key) {
+            group.drop_old_entries().await;
+        }
+    }
+}
+
+/// The membership of a new group.
+pub(crate) fn bootstrap_membership(voters: &[NodeId]) -> Membership {
+    let voters: BTreeSet<u64> = voters.iter().map(|node| raft_id(*node)).collect();
+    Membership::new_with_defaults(vec![voters], [])
+}

@@ -1,0 +1,167 @@
+//! Bringing a group's log back from the disk.
+//!
+//! The journal says which batches belong to the log: those whose epoch is the term of the mark
+//! before them. The segments say how far the log goes: marks behind their end stand for entries
+//! that were never durable, and so never acknowledged. Each cuts the other to what both agree on.
+
+use std::sync::Arc;
+
+use odradek_protocol::ids::{LeaderEpoch, Offset, TimestampMs};
+use odradek_storage::Log;
+use odradek_storage::LogDirHealth;
+use odradek_storage::OpenHint;
+use odradek_storage::disk::Disk;
+
+use crate::entry_map::EntryMap;
+use crate::error::RaftError;
+use crate::journal::{Journal, Opened};
+use crate::node::{GroupSpec, bootstrap_membership};
+use crate::types::{LogId, RaftIndex, epoch_of};
+
+/// A group's log as it was found.
+pub(crate) struct OpenedLog {
+    pub(crate) log: Log,
+    pub(crate) journal: Journal,
+    pub(crate) map: EntryMap,
+    pub(crate) applied: Option<LogId>,
+    pub(crate) log_start: Offset,
+    pub(crate) high_watermark: Offset,
+    /// Whether this node should not wait for an election timeout.
+    pub(crate) elects_at_once: bool,
+}
+
+/// Opens or makes the log of a group. Waits for the disk.
+pub(crate) fn open(
+    disk: Arc<dyn Disk>,
+    health: Arc<LogDirHealth>,
+    spec: &GroupSpec,
+    clean_shutdown: bool,
+    me: u64,
+    now: TimestampMs,
+) -> Result<OpenedLog, RaftError> {
+    let dir = spec.dir.as_path();
+    let damaged = |detail: String| RaftError::JournalDamaged {
+        group: spec.key,
+        detail,
+    };
+    disk.create_dir_all(dir)
+        .map_err(|error| RaftError::io(format!("make {}", dir.display()), error))?;
+    let bootstrap = spec.bootstrap.then(|| bootstrap_membership(&spec.voters));
+    let Opened {
+        mut journal,
+        mut map,
+        cut_bytes,
+    } = Journal::open(disk.clone(), dir, bootstrap)
+        .map_err(|error| RaftError::io(format!("open the journal in {}", dir.display()), error))?;
+    if cut_bytes > 0 {
+        tracing::warn!(group = %spec.key, cut_bytes, "cut a torn tail off the journal");
+    }
+
+    let mut log = open_log(disk, health, spec, clean_shutdown, &map, now)?;
+    let start_offset = map.purged().start_offset;
+    if log.next_offset() < start_offset {
+        // A crash came between the journal's word that the log starts here and the segments.
+        log.restart_at(start_offset, now)?;
+    }
+    if log.log_start() > start_offset {
+        return Err(damaged(format!(
+            "the log starts at {}, the journal at {start_offset}",
+            log.log_start()
+        )));
+    }
+    let dropped = map.drop_marks_beyond(log.next_offset());
+    count_batches(&mut log, &mut map, now)?;
+    if dropped {
+        journal
+            .rewrite(&map)
+            .map_err(|error| RaftError::io("rewrite the journal", error))?;
+    }
+    log.set_log_start(start_offset, now)?;
+
+    let applied_end = committed_end(&map, me);
+    let applied = applied_end
+        .get()
+        .checked_sub(1)
+        .and_then(|last| map.log_id_at(RaftIndex::new(last)));
+    let log_start = map.log_start_before(applied_end);
+    let high_watermark = high_watermark(&map, applied_end);
+    let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
+    let alone = membership.membership().voter_ids().eq([me]);
+    let preferred = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
+    Ok(OpenedLog {
+        log,
+        journal,
+        applied,
+        log_start,
+        high_watermark,
+        elects_at_once: alone || (preferred && membership.voter_ids().any(|voter| voter == me)),
+        map,
+    })
+}
+
+fn open_log(
+    disk: Arc<dyn Disk>,
+    health: Arc<LogDirHealth>,
+    spec: &GroupSpec,
+    clean_shutdown: bool,
+    map: &EntryMap,
+    now: TimestampMs,
+) -> Result<Log, RaftError> {
+    let known = |epoch: LeaderEpoch, offset: Offset| epoch == epoch_of(map.term_at(offset));
+    let hint = OpenHint {
+        health,
+        clean_shutdown,
+        log_start: Some(map.purged().start_offset),
+        known_epoch: &known,
+    };
+    let (log, report) = Log::open(disk, &spec.dir, spec.log_config.clone(), hint, now)?;
+    if let Some(cut) = &report.cut {
+        tracing::warn!(group = %spec.key, ?cut, "cut off what was not durable");
+    }
+    Ok(log)
+}
+
+/// Counts the batches behind the last mark.
+fn count_batches(log: &mut Log, map: &mut EntryMap, now: TimestampMs) -> Result<(), RaftError> {
+    let reader = log.reader();
+    let (_, anchor) = map.anchor_after_last_mark();
+    let epoch = epoch_of(map.last_term());
+    for batch in reader.headers_from(anchor, reader.log_end())? {
+        let header = batch?.header;
+        if header.base_offset != map.next_offset() || header.partition_leader_epoch != epoch {
+            break;
+        }
+        map.push_batch(i64::from(header.last_offset_delta) + 1);
+    }
+    if map.next_offset() < reader.log_end() {
+        // Batches of a term whose first entry never became durable, in a part of the log that
+        // recovery did not have to read.
+        log.truncate_to(map.next_offset(), now)?;
+    }
+    Ok(())
+}
+
+/// Index of the first entry that is not known to be committed.
+fn committed_end(map: &EntryMap, me: u64) -> RaftIndex {
+    let end = map.next_index();
+    let last = RaftIndex::new(end.get().saturating_sub(1));
+    let membership = map.membership_at(last);
+    if membership.membership().voter_ids().eq([me]) {
+        // What the only voter has on its disk is committed.
+        return end;
+    }
+    let known = map
+        .last_checkpoint()
+        .map_or(RaftIndex::ZERO, |(_, end)| end);
+    known.clamp(map.first_index().min(end), end)
+}
+
+fn high_watermark(map: &EntryMap, applied_end: RaftIndex) -> Offset {
+    let start = map.purged().start_offset;
+    if applied_end == map.next_index() {
+        return map.next_offset();
+    }
+    map.last_checkpoint()
+        .map_or(start, |(offset, _)| offset)
+        .clamp(start, map.next_offset())
+}

@@ -1,0 +1,304 @@
+//! `raft.votes`: the votes of all groups of a data directory, in one file.
+//!
+//! A vote must be durable before it is acted upon. A thousand groups that elect their leaders at
+//! once would sync a thousand files; here the votes that arrive while a sync runs share the next
+//! one. The newest record of a group counts. The file is rewritten when it is mostly old records.
+//!
+//! Every saved vote is visible to [`VoteFile::get`] at once and durable when [`VoteFile::save`]
+//! returns. After a failure nothing is saved any more.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, BytesMut};
+use odradek_protocol::ids::{PartitionIndex, TopicId};
+use odradek_storage::SyncFile;
+use odradek_storage::disk::Disk;
+use odradek_storage::flush::{FlushTarget, Flusher};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::framing::{self, Frames};
+use crate::types::{GroupKey, Vote};
+
+/// Name of the file in the data directory.
+pub(crate) const FILE_NAME: &str = "raft.votes";
+/// First bytes of the file; the last one is the version.
+pub(crate) const MAGIC: [u8; 8] = *b"ODRVOTE\x01";
+const FILE_MAX_BYTES: usize = 256 << 20;
+const REWRITE_MIN_BYTES: u64 = 256 << 10;
+/// Bytes that one vote takes in the file.
+const RECORD_BYTES: u64 = 46;
+
+const KIND_VOTE: u8 = 1;
+const KIND_DELETED: u8 = 2;
+
+/// The votes of one data directory.
+pub(crate) struct VoteFile {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    flusher: Arc<Flusher>,
+    state: Mutex<State>,
+}
+
+struct State {
+    file: Arc<SyncFile>,
+    end: u64,
+    votes: HashMap<GroupKey, Vote>,
+    /// Records that wait for the running sync to end.
+    queued: BytesMut,
+    /// Who waits for the queued records.
+    waiting: Vec<oneshot::Sender<io::Result<()>>>,
+    syncing: bool,
+    failure: Option<String>,
+}
+
+impl VoteFile {
+    /// Opens the file in `data_dir`, or makes it; durable on return.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        data_dir: &Path,
+        flusher: Arc<Flusher>,
+    ) -> io::Result<Arc<Self>> {
+        let path = data_dir.join(FILE_NAME);
+        let bytes = match disk.read_file(&path, FILE_MAX_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let (votes, end) = match bytes.strip_prefix(&MAGIC) {
+            Some(records) => {
+                let (votes, valid) = read(records)?;
+                (votes, (MAGIC.len() + valid) as u64)
+            }
+            // The file is made by an atomic replacement, so one without its magic is not ours.
+            None if bytes.is_empty() => {
+                disk.replace_file(&path, &MAGIC)?;
+                (HashMap::new(), MAGIC.len() as u64)
+            }
+            None => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "not a vote file",
+                ));
+            }
+        };
+        // A vote that was read may come from the page cache of a process that died before its
+        // sync; it must not be relied on before it is durable.
+        let file = SyncFile::create(disk.clone(), path.clone(), vec![data_dir.to_path_buf()])?;
+        if file.len()? > end {
+            file.set_len(end)?;
+        }
+        file.sync()?;
+        Ok(Arc::new(Self {
+            disk,
+            path,
+            flusher,
+            state: Mutex::new(State {
+                file,
+                end,
+                votes,
+                queued: BytesMut::new(),
+                waiting: Vec::new(),
+                syncing: false,
+                failure: None,
+            }),
+        }))
+    }
+
+    /// The last vote of a group.
+    pub(crate) fn get(&self, key: GroupKey) -> Option<Vote> {
+        self.state.lock().votes.get(&key).copied()
+    }
+
+    /// Saves a group's vote; durable on return.
+    pub(crate) async fn save(self: &Arc<Self>, key: GroupKey, vote: Vote) -> io::Result<()> {
+        self.enqueue(&encode_vote(key, vote), |votes| {
+            votes.insert(key, vote);
+        })
+        .await
+    }
+
+    /// Forgets a group's vote.
+    pub(crate) async fn delete(self: &Arc<Self>, key: GroupKey) -> io::Result<()> {
+        if self.get(key).is_none() {
+            return Ok(());
+        }
+        self.enqueue(&encode_deleted(key), |votes| {
+            votes.remove(&key);
+        })
+        .await
+    }
+
+    async fn enqueue(
+        self: &Arc<Self>,
+        body: &[u8],
+        change: impl FnOnce(&mut HashMap<GroupKey, Vote>),
+    ) -> io::Result<()> {
+        let (done, outcome) = oneshot::channel();
+        let starts = {
+            let mut state = self.state.lock();
+            if let Some(failure) = &state.failure {
+                return Err(io::Error::other(failure.clone()));
+            }
+            change(&mut state.votes);
+            framing::put(&mut state.queued, body);
+            state.waiting.push(done);
+            !std::mem::replace(&mut state.syncing, true)
+        };
+        if starts {
+            self.start_round();
+        }
+        outcome
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the vote file was closed")))
+    }
+
+    /// Writes what is queued and has it synced. Only called while `syncing` is set, by whoever
+    /// set it.
+    fn start_round(self: &Arc<Self>) {
+        let (file, waiting, written) = {
+            let mut state = self.state.lock();
+            let records = state.queued.split();
+            let waiting = std::mem::take(&mut state.waiting);
+            let written = state.file.write_at(&records, state.end);
+            state.end += records.len() as u64;
+            (state.file.clone(), waiting, written)
+        };
+        let this = self.clone();
+        match written {
+            Ok(()) => {
+                let mut target = FlushTarget::new();
+                target.add(&file);
+                self.flusher.submit(
+                    target,
+                    Box::new(move |result| this.end_round(result, waiting)),
+                );
+            }
+            Err(error) => self.end_round(Err(error), waiting),
+        }
+    }
+
+    fn end_round(
+        self: &Arc<Self>,
+        result: io::Result<()>,
+        waiting: Vec<oneshot::Sender<io::Result<()>>>,
+    ) {
+        let (result, also_done, more) = {
+            let mut state = self.state.lock();
+            let mut also_done = Vec::new();
+            let result = result.and_then(|()| {
+                if state.end > REWRITE_MIN_BYTES
+                    && state.end > 4 * RECORD_BYTES * (state.votes.len() as u64 + 1)
+                {
+                    // The map already holds what is queued, so the rewrite covers that too.
+                    also_done = std::mem::take(&mut state.waiting);
+                    state.queued.clear();
+                    self.rewrite(&mut state)?;
+                }
+                Ok(())
+            });
+            if let Err(error) = &result {
+                state.failure = Some(error.to_string());
+                also_done.append(&mut state.waiting);
+                state.queued.clear();
+            }
+            let more = !state.waiting.is_empty();
+            state.syncing = more;
+            (result, also_done, more)
+        };
+        for waiter in waiting.into_iter().chain(also_done) {
+            // One that has gone no longer needs the answer.
+            let _ = waiter.send(copy(&result));
+        }
+        if more {
+            self.start_round();
+        }
+    }
+
+    fn rewrite(&self, state: &mut State) -> io::Result<()> {
+        let mut content = BytesMut::new();
+        content.put_slice(&MAGIC);
+        for (key, vote) in &state.votes {
+            framing::put(&mut content, &encode_vote(*key, *vote));
+        }
+        self.disk.replace_file(&self.path, &content)?;
+        state.file = SyncFile::existing(self.disk.clone(), self.path.clone());
+        state.end = content.len() as u64;
+        Ok(())
+    }
+}
+
+fn copy(result: &io::Result<()>) -> io::Result<()> {
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+    }
+}
+
+fn put_key(out: &mut BytesMut, key: GroupKey) {
+    out.put_slice(&key.topic_id.to_bytes());
+    out.put_i32(key.partition.get());
+}
+
+fn encode_vote(key: GroupKey, vote: Vote) -> BytesMut {
+    let mut out = BytesMut::with_capacity(40);
+    out.put_u8(KIND_VOTE);
+    put_key(&mut out, key);
+    out.put_u64(vote.leader_id.term);
+    out.put_u64(vote.leader_id.voted_for);
+    out.put_u8(u8::from(vote.committed));
+    out
+}
+
+fn encode_deleted(key: GroupKey) -> BytesMut {
+    let mut out = BytesMut::with_capacity(24);
+    out.put_u8(KIND_DELETED);
+    put_key(&mut out, key);
+    out
+}
+
+fn read(records: &[u8]) -> io::Result<(HashMap<GroupKey, Vote>, usize)> {
+    let mut votes = HashMap::new();
+    let mut frames = Frames::new(records);
+    for body in frames.by_ref() {
+        match decode(body) {
+            Some((key, Some(vote))) => votes.insert(key, vote),
+            Some((key, None)) => votes.remove(&key),
+            None => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the vote file holds an unknown record",
+                ));
+            }
+        };
+    }
+    let valid = frames.valid_bytes();
+    Ok((votes, valid))
+}
+
+fn decode(mut body: &[u8]) -> Option<(GroupKey, Option<Vote>)> {
+    let kind = body.try_get_u8().ok()?;
+    let mut topic_id = [0; 16];
+    body.try_copy_to_slice(&mut topic_id).ok()?;
+    let key = GroupKey {
+        topic_id: TopicId::from_bytes(topic_id),
+        partition: PartitionIndex::new(body.try_get_i32().ok()?),
+    };
+    let vote = match kind {
+        KIND_VOTE => {
+            let term = body.try_get_u64().ok()?;
+            let node = body.try_get_u64().ok()?;
+            Some(match body.try_get_u8().ok()? {
+                0 => Vote::new(term, node),
+                1 => Vote::new_committed(term, node),
+                _ => return None,
+            })
+        }
+        KIND_DELETED => None,
+        _ => return None,
+    };
+    body.is_empty().then_some((key, vote))
+}
