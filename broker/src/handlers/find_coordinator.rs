@@ -1,0 +1,78 @@
+//! FindCoordinator (10): which broker coordinates a group.
+//!
+//! The first question makes `__consumer_offsets`. From version 4 on several keys are asked at once
+//! (KIP-699). There are no transactions and no share groups yet: their coordinator is not available.
+
+use odradek_protocol::ErrorCode;
+use odradek_protocol::messages::{
+    Coordinator, FindCoordinatorRequest, FindCoordinatorResponse, StrBytes,
+};
+
+use super::Reply;
+use crate::context::RequestContext;
+use crate::groups::partitioner::partition_of;
+use crate::groups::topic;
+
+/// First version that asks for several keys.
+const FIRST_WITH_KEYS: i16 = 4;
+const KEY_TYPE_GROUP: i8 = 0;
+const KEY_TYPE_TRANSACTION: i8 = 1;
+
+/// A broker as a client reaches it.
+struct Node {
+    id: i32,
+    host: String,
+    port: i32,
+}
+
+/// Answers FindCoordinator.
+pub async fn handle(
+    context: RequestContext,
+    request: FindCoordinatorRequest,
+) -> Reply<FindCoordinatorResponse> {
+    let mut response = FindCoordinatorResponse::default();
+    if context.api_version >= FIRST_WITH_KEYS {
+        for key in request.coordinator_keys {
+            let found = find(&context, request.key_type, &key).await;
+            let mut coordinator = Coordinator::default();
+            coordinator.key = key;
+            coordinator.error_code = found.as_ref().err().map_or(0, |error| error.code());
+            coordinator.error_message = Some(StrBytes::default());
+            let node = found.unwrap_or_else(|_| nobody());
+            coordinator.node_id = node.id;
+            coordinator.host = StrBytes::from(node.host);
+            coordinator.port = node.port;
+            response.coordinators.push(coordinator);
+        }
+        return Reply::Now(response);
+    }
+    let found = find(&context, request.key_type, &request.key).await;
+    let error = found.as_ref().err().copied().unwrap_or(ErrorCode::None);
+    response.error_code = error.code();
+    // Kafka names success here too.
+    response.error_message = Some(StrBytes::from(match error {
+        ErrorCode::None => error.name(),
+        other => other.message(),
+    }));
+    let node = found.unwrap_or_else(|_| nobody());
+    response.node_id = node.id;
+    response.host = StrBytes::from(node.host);
+    response.port = node.port;
+    Reply::Now(response)
+}
+
+fn nobody() -> Node {
+    Node {
+        id: -1,
+        host: String::new(),
+        port: -1,
+    }
+}
+
+async fn find(context: &RequestContext, key_type: i8, key: &str) -> Result<Node, ErrorCode> {
+    match key_type {
+        KEY_TYPE_GROUP => find_group(context, key).await,
+        KEY_TYPE_TRANSACTION => Err(ErrorCode::CoordinatorNotAvailable),
+        _ => Err(ErrorCode::InvalidRequest),
+    }
+}
