@@ -7,6 +7,7 @@ pub mod context;
 pub mod dispatch;
 pub mod fetch_plan;
 pub mod fetch_sessions;
+pub mod groups;
 pub mod handlers;
 pub mod memory;
 pub mod metadata;

@@ -1,0 +1,23 @@
+//! The group coordinator: who is in a group, who reads what, and how far they have read.
+//!
+//! [`classic`] is the state machine of one group, [`offsets`] the store of committed offsets, and
+//! [`coordinator`] both for all groups of one partition of `__consumer_offsets`. They are pure.
+//! [`runtime`] keeps such a state machine alive on top of its partition's log; [`service`] finds
+//! the one that a group belongs to.
+
+#[cfg(test)]
+pub(crate) mod bench;
+pub mod classic;
+pub mod config;
+pub mod coordinator;
+pub mod effects;
+pub mod error;
+pub mod messages;
+pub mod names;
+pub mod offsets;
+pub mod partitioner;
+pub mod records;
+pub mod runtime;
+pub mod service;
+
+pub use service::Service;

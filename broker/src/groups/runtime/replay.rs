@@ -1,0 +1,105 @@
+//! Bringing a state machine up to the end of its log.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use odradek_protocol::batch::{BatchError, BatchIter, BatchView, verify_crc};
+use odradek_protocol::compression::Compression;
+use odradek_protocol::ids::{Offset, TimestampMs};
+use odradek_protocol::records::RecordWalker;
+
+use super::log::{CoordinatorLog, LogFailure};
+use super::{StateMachine, shard::ShardOptions};
+
+/// Replays everything committed into `state`.
+///
+/// # Errors
+/// The log cannot be read.
+pub(super) async fn replay<S: StateMachine>(
+    state: &mut S,
+    log: &dyn CoordinatorLog,
+    options: &ShardOptions,
+    now: TimestampMs,
+) -> Result<(), LogFailure> {
+    let began = Instant::now();
+    let mut next = log.log_start();
+    let mut records = 0_u64;
+    loop {
+        let bytes = log.read(next, options.load_buffer_bytes).await?;
+        let (end, count) = replay_batches(state, next, &bytes, now);
+        records += count;
+        if end <= next {
+            // Nothing more is committed. Commits that arrive while loading are those of this
+            // term, and this shard makes them, later.
+            break;
+        }
+        next = end;
+        tokio::task::yield_now().await;
+    }
+    tracing::info!(
+        label = options.label, records, next_offset = %next,
+        elapsed_ms = began.elapsed().as_millis(), "coordinator is loaded"
+    );
+    Ok(())
+}
+
+/// Replays the batches in `bytes`; returns the offset after the last one and the number of
+/// records. Offsets below `from` have been replayed before.
+fn replay_batches<S: StateMachine>(
+    state: &mut S,
+    from: Offset,
+    bytes: &Bytes,
+    now: TimestampMs,
+) -> (Offset, u64) {
+    let mut end = from;
+    let mut count = 0;
+    for batch in BatchIter::new(bytes) {
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                tracing::error!(%error, after = %end, "unreadable batch in a coordinator's log");
+                break;
+            }
+        };
+        match replay_batch(state, from, &batch, now) {
+            Ok(replayed) => count += replayed,
+            Err(error) => tracing::error!(
+                %error, offset = %batch.header.base_offset,
+                "a batch of a coordinator's log is damaged and is passed over"
+            ),
+        }
+        end = end.max(batch.header.next_offset());
+    }
+    (end, count)
+}
+
+fn replay_batch<S: StateMachine>(
+    state: &mut S,
+    from: Offset,
+    batch: &BatchView<'_>,
+    now: TimestampMs,
+) -> Result<u64, BatchError> {
+    let header = &batch.header;
+    verify_crc(header, batch.bytes)?;
+    if header.is_control() {
+        return Ok(0);
+    }
+    if header.is_transactional() {
+        tracing::warn!(offset = %header.base_offset, "transactional commits are passed over");
+        return Ok(0);
+    }
+    if header.compression()? != Compression::None {
+        // Only the coordinator writes to its topic, and it does not compress.
+        tracing::warn!(offset = %header.base_offset, "a compressed batch is passed over");
+        return Ok(0);
+    }
+    let mut count = 0;
+    for record in RecordWalker::of_batch(header, batch.bytes) {
+        let record = record?;
+        if header.base_offset.plus(i64::from(record.offset_delta)) >= from {
+            state.replay(record.key, record.value, now);
+            count += 1;
+        }
+    }
+    Ok(count)
+}
