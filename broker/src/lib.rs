@@ -1,14 +1,17 @@
 //! The broker: listeners, dispatch, request handlers and coordinators over Raft groups.
 
+pub mod broker;
 pub mod clock;
 pub mod config;
 mod connection;
 pub mod context;
+pub mod data_dir;
 pub mod dispatch;
 pub mod fetch_plan;
 pub mod fetch_sessions;
 pub mod groups;
 pub mod handlers;
+pub mod http;
 pub mod memory;
 pub mod metadata;
 pub mod metrics;

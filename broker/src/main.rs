@@ -1,2 +1,150 @@
-//! Entry point.
-fn main() {}
+//! The command line, and the life of the process around a broker.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use odradek::broker::Broker;
+use odradek::config::load::{self, Loaded};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// What is logged without RUST_LOG: the Raft library tells of every election and every group.
+const DEFAULT_LOG: &str = "info,openraft=error";
+
+/// A Kafka-compatible broker.
+///
+/// Without a command it starts a node of one on 127.0.0.1:9092 with its data under ./odradek-data.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Starts a broker.
+    Start(Start),
+}
+
+#[derive(Args, Default)]
+struct Start {
+    /// Settings, in the syntax of Kafka's server.properties.
+    file: Option<PathBuf>,
+    /// A setting that counts before the file; may be repeated.
+    #[arg(long = "override", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let start = match Cli::parse().command {
+        Some(Command::Start(start)) => start,
+        None => Start::default(),
+    };
+    match run(&start) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("odradek: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(start: &Start) -> anyhow::Result<()> {
+    let loaded = load::load(start.file.as_deref(), &start.overrides)?;
+    init_logging(loaded.config.log_as_json);
+    raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("odradek")
+        .build()
+        .context("the runtime cannot be started")?;
+    runtime.block_on(serve(loaded))
+}
+
+async fn serve(loaded: Loaded) -> anyhow::Result<()> {
+    // Before anything else, so that a signal during the start is not lost.
+    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
+    if !loaded.without_effect.is_empty() {
+        tracing::warn!(
+            keys = loaded.without_effect.join(", "),
+            "these keys of Kafka have no effect here"
+        );
+    }
+    let broker = Broker::start(loaded).await?;
+    println!("{}", start_line(&broker));
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    tokio::select! {
+        () = broker.stop() => tracing::info!("stopped"),
+        // Whoever asks twice does not want to wait; the data survives that as it survives kill -9.
+        _ = terminate.recv() => anyhow::bail!("stopped at once at the second signal"),
+        _ = interrupt.recv() => anyhow::bail!("stopped at once at the second signal"),
+    }
+    Ok(())
+}
+
+/// Where it listens, where the data is, and how to try it.
+fn start_line(broker: &Broker) -> String {
+    let context = broker.context();
+    let listeners: Vec<String> = context
+        .endpoints
+        .iter()
+        .map(|endpoint| {
+            format!(
+                "{}://{}:{}",
+                endpoint.listener_name, endpoint.host, endpoint.port
+            )
+        })
+        .collect();
+    let http = broker
+        .http_address()
+        .map(|address| format!(", metrics on http://{address}/metrics"))
+        .unwrap_or_default();
+    let try_it = context
+        .endpoints
+        .first()
+        .map(|endpoint| format!("; try: kcat -b {}:{} -L", endpoint.host, endpoint.port))
+        .unwrap_or_default();
+    format!(
+        "odradek {} listens on {}, data in {}{http}{try_it}",
+        env!("CARGO_PKG_VERSION"),
+        listeners.join(", "),
+        broker.data_dir().path().display(),
+    )
+}
+
+fn init_logging(as_json: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    if as_json {
+        subscriber.json().init();
+    } else {
+        let to_a_person = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        subscriber.with_ansi(to_a_person).init();
+    }
+}
+
+/// Every connection and every segment is a descriptor; the soft limit of most systems is for shells.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
+}

@@ -24,9 +24,9 @@ const NETWORK_RECEIVED: &str = "odradek_network_received_bytes_total";
 const NETWORK_SENT: &str = "odradek_network_sent_bytes_total";
 const MEMORY_REQUESTS: &str = "odradek_memory_requests_bytes";
 const MEMORY_REPLIES: &str = "odradek_memory_replies_bytes";
-const PROCESS_CPU: &str = "process_cpu_seconds_total";
-const PROCESS_RESIDENT: &str = "process_resident_memory_bytes";
-const PROCESS_FDS: &str = "process_open_fds";
+const PROCESS_CPU: &str = "odradek_process_cpu_milliseconds_total";
+const PROCESS_RESIDENT: &str = "odradek_process_resident_bytes";
+const PROCESS_FILES: &str = "odradek_process_open_files";
 
 /// Upper bounds of the request duration histogram's buckets, in seconds.
 pub const REQUEST_DURATION_BUCKETS: &[f64] = &[
@@ -70,7 +70,7 @@ pub fn describe() {
     );
     describe_counter!(
         PROCESS_CPU,
-        Unit::Seconds,
+        Unit::Milliseconds,
         "User and system CPU time of the process."
     );
     describe_gauge!(
@@ -78,7 +78,7 @@ pub fn describe() {
         Unit::Bytes,
         "Resident memory of the process."
     );
-    describe_gauge!(PROCESS_FDS, "File descriptors open in the process.");
+    describe_gauge!(PROCESS_FILES, "File descriptors open in the process.");
 }
 
 /// Handles of what the server counts. Made after the recorder is installed.
@@ -164,16 +164,16 @@ pub fn observe(budget: &MemoryBudget) {
     gauge!(MEMORY_REQUESTS).set(budget.request_bytes_in_use() as f64);
     gauge!(MEMORY_REPLIES).set(budget.reply_bytes_in_use() as f64);
     if let Some(usage) = process_usage() {
-        counter!(PROCESS_CPU).absolute(usage.cpu_seconds);
+        counter!(PROCESS_CPU).absolute(usage.cpu_ms);
         gauge!(PROCESS_RESIDENT).set(usage.resident_bytes as f64);
-        gauge!(PROCESS_FDS).set(usage.open_fds as f64);
+        gauge!(PROCESS_FILES).set(usage.open_files as f64);
     }
 }
 
 struct ProcessUsage {
-    cpu_seconds: u64,
+    cpu_ms: u64,
     resident_bytes: u64,
-    open_fds: usize,
+    open_files: usize,
 }
 
 /// Reads `/proc/self`; nothing where there is none.
@@ -186,9 +186,9 @@ fn process_usage() -> Option<ProcessUsage> {
     let ticks = number(11)? + number(12)?;
     let resident_pages = number(21)?;
     Some(ProcessUsage {
-        cpu_seconds: ticks / rustix::param::clock_ticks_per_second().max(1),
+        cpu_ms: ticks * 1000 / rustix::param::clock_ticks_per_second().max(1),
         resident_bytes: resident_pages * rustix::param::page_size() as u64,
-        open_fds: std::fs::read_dir("/proc/self/fd").ok()?.count(),
+        open_files: std::fs::read_dir("/proc/self/fd").ok()?.count(),
     })
 }
 
@@ -200,6 +200,6 @@ mod tests {
     fn process_usage_is_plausible() {
         let usage = process_usage().expect("tests run where there is /proc");
         assert!(usage.resident_bytes > 100_000);
-        assert!(usage.open_fds >= 3);
+        assert!(usage.open_files >= 3);
     }
 }

@@ -1,0 +1,162 @@
+//! One broker process put together: services started in the order in which they need one another,
+//! and stopped in the reverse.
+
+use std::sync::Arc;
+
+use odradek_protocol::ids::NodeId;
+
+use crate::clock::SystemClock;
+use crate::config::load::Loaded;
+use crate::config::{BrokerConfig, ConfigStore};
+use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::dispatch::BrokerDispatcher;
+use crate::http::{self, Health, HttpError, HttpServer};
+use crate::memory::MemoryBudget;
+use crate::metrics::ServerMetrics;
+use crate::server::{BindError, BoundListener, ListenerSpec, Server, ServerOptions};
+
+/// Why a broker does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// A listener cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The HTTP endpoint cannot be served.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+}
+
+/// A running broker.
+#[derive(Debug)]
+pub struct Broker {
+    context: Arc<BrokerContext>,
+    server: Server,
+    http: Option<HttpServer>,
+    health: Arc<Health>,
+    data_dir: DataDir,
+}
+
+impl Broker {
+    /// Starts a broker with the settings of a start. Needs a tokio runtime.
+    pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
+        let Loaded {
+            statics, config, ..
+        } = loaded;
+        let data_dir = DataDir::open(&config.data_dir, config.node_id)?;
+        let listeners = bind_listeners(&config).await?;
+        let recorder = match &config.http_listener {
+            Some(_) => Some(http::install_recorder()?),
+            None => None,
+        };
+        let budget = MemoryBudget::new(config.request_memory_bytes, config.reply_memory_bytes);
+        let health = Arc::new(Health::default());
+        let http = match (config.http_listener.clone(), recorder) {
+            (Some(address), Some(recorder)) => Some(
+                HttpServer::start(address, recorder, Arc::clone(&health), Arc::clone(&budget))
+                    .await?,
+            ),
+            _ => None,
+        };
+        let options = server_options(&config);
+        let context = Arc::new(BrokerContext {
+            identity: identity(&config, config.node_id, &data_dir),
+            clock: SystemClock::shared(),
+            endpoints: listeners.iter().map(endpoint).collect(),
+            config: ConfigStore::new(statics, config),
+        });
+        let server = Server::start(
+            listeners,
+            &options,
+            Arc::new(BrokerDispatcher::new(Arc::clone(&context))),
+            budget,
+            Arc::new(ServerMetrics::new()),
+        );
+        health.set_ready(true);
+        Ok(Self {
+            context,
+            server,
+            http,
+            health,
+            data_dir,
+        })
+    }
+
+    /// The services, as handlers see them.
+    pub fn context(&self) -> &Arc<BrokerContext> {
+        &self.context
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> &DataDir {
+        &self.data_dir
+    }
+
+    /// Real address of the HTTP endpoint, if it is served.
+    pub fn http_address(&self) -> Option<std::net::SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
+    }
+
+    /// Stops: no new connections, requests in progress end, logs are closed, the lock goes last.
+    pub async fn stop(self) {
+        self.health.set_ready(false);
+        self.server.stop().await;
+        drop(self.http);
+        drop(self.data_dir);
+    }
+}
+
+async fn bind_listeners(config: &BrokerConfig) -> Result<Vec<BoundListener>, BindError> {
+    let options = server_options(config);
+    let mut bound = Vec::new();
+    for endpoint in &config.listeners {
+        let advertised = config.advertised.get(&endpoint.name);
+        let spec = ListenerSpec {
+            name: endpoint.name.clone(),
+            host: endpoint.host.clone(),
+            port: endpoint.port,
+            advertised_host: advertised
+                .map(|advertised| advertised.host.clone())
+                .filter(|host| !host.is_empty()),
+            advertised_port: advertised
+                .map(|advertised| advertised.port)
+                .filter(|port| *port != 0),
+        };
+        bound.push(BoundListener::bind(spec, &options).await?);
+    }
+    Ok(bound)
+}
+
+fn server_options(config: &BrokerConfig) -> ServerOptions {
+    ServerOptions {
+        listen_backlog: config.listen_backlog,
+        receive_buffer_bytes: config.socket_receive_buffer_bytes,
+        send_buffer_bytes: config.socket_send_buffer_bytes,
+        request_max_bytes: config.request_max_bytes,
+        max_connections: config.max_connections,
+        max_connections_per_ip: config.max_connections_per_ip,
+        per_ip_overrides: config.max_connections_per_ip_overrides.clone(),
+        max_idle: config.connections_max_idle,
+        max_in_flight: config.max_in_flight_requests,
+        stop_timeout: config.shutdown_timeout,
+    }
+}
+
+fn identity(config: &BrokerConfig, node_id: NodeId, data_dir: &DataDir) -> NodeIdentity {
+    NodeIdentity {
+        node_id,
+        cluster_id: data_dir.cluster_id().to_owned(),
+        rack: config.rack.clone(),
+    }
+}
+
+fn endpoint(listener: &BoundListener) -> AdvertisedEndpoint {
+    AdvertisedEndpoint {
+        listener_name: listener.name().to_owned(),
+        host: listener.advertised_host(),
+        port: listener.advertised_port(),
+    }
+}

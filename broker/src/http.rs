@@ -1,0 +1,230 @@
+//! The operator's HTTP endpoint: metrics, liveness, readiness. Plain HTTP without authentication, on
+//! an address that the operator chooses; off unless one is set.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::memory::MemoryBudget;
+use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
+
+/// How often recorded durations are folded into their histograms when nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why the endpoint cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// The address is taken or is none of ours.
+    #[error("odradek.http.listener {host}:{port} cannot be bound: {cause}")]
+    Bind {
+        /// Host of the configuration.
+        host: String,
+        /// Port of the configuration.
+        port: u16,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// The process already has another recorder of metrics.
+    #[error("metrics cannot be recorded: {0}")]
+    Recorder(#[from] BuildError),
+}
+
+/// How the process is.
+#[derive(Debug, Default)]
+pub struct Health {
+    ready: AtomicBool,
+    failed: AtomicBool,
+}
+
+impl Health {
+    /// Says whether clients are served.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Says that the node can do no more for its data: its log directory is offline.
+    pub fn set_failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts to record metrics in this process. At most once a process.
+pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(
+            Matcher::Full(REQUEST_DURATION.to_owned()),
+            REQUEST_DURATION_BUCKETS,
+        )?
+        .install_recorder()?;
+    metrics::describe();
+    Ok(handle)
+}
+
+/// The endpoint while it is served; dropping it ends that.
+#[derive(Debug)]
+pub struct HttpServer {
+    address: SocketAddr,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl HttpServer {
+    /// Serves on `host:port`. Port 0 lets the system choose.
+    pub async fn start(
+        (host, port): (String, u16),
+        recorder: PrometheusHandle,
+        health: Arc<Health>,
+        budget: Arc<MemoryBudget>,
+    ) -> Result<Self, HttpError> {
+        let bind = async {
+            let listener = TcpListener::bind((host.as_str(), port)).await?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) =
+            bind.await
+                .map_err(|cause| HttpError::Bind { host, port, cause })?;
+        let upkeep = recorder.clone();
+        let shared = Arc::new(Shared {
+            recorder,
+            health,
+            budget,
+        });
+        let router = Router::new()
+            .route("/metrics", get(scrape))
+            .route("/healthz", get(healthz))
+            .route("/readyz", get(readyz))
+            .with_state(shared);
+        let serving = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::error!(%error, "the HTTP endpoint has ended");
+            }
+        });
+        let folding = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                upkeep.run_upkeep();
+            }
+        });
+        Ok(Self {
+            address,
+            tasks: [serving, folding],
+        })
+    }
+
+    /// The real address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+struct Shared {
+    recorder: PrometheusHandle,
+    health: Arc<Health>,
+    budget: Arc<MemoryBudget>,
+}
+
+async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    metrics::observe(&shared.budget);
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
+        shared.recorder.render(),
+    )
+}
+
+/// Whether the process is worth keeping.
+async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    if shared.health.failed.load(Ordering::Relaxed) {
+        (StatusCode::SERVICE_UNAVAILABLE, "log directory offline\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}
+
+/// Whether clients are served.
+async fn readyz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    let health = &shared.health;
+    if health.ready.load(Ordering::Relaxed) && !health.failed.load(Ordering::Relaxed) {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.expect("text");
+        response
+    }
+
+    #[tokio::test]
+    async fn metrics_health_and_readiness_are_served() {
+        let recorder = install_recorder().expect("the only test that records");
+        let health = Arc::new(Health::default());
+        let budget = MemoryBudget::new(1 << 20, 1 << 20);
+        let server = HttpServer::start(
+            ("127.0.0.1".to_owned(), 0),
+            recorder,
+            Arc::clone(&health),
+            Arc::clone(&budget),
+        )
+        .await
+        .expect("port 0 is free");
+        let counted = metrics::ServerMetrics::new();
+        counted.request_done(
+            odradek_protocol::api::ApiKey::Metadata,
+            std::time::Instant::now(),
+        );
+        let _held = budget.reserve(1_000).await;
+
+        let address = server.address();
+        let ok = "HTTP/1.1 200";
+        assert!(get(address, "/healthz").await.starts_with(ok));
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        health.set_ready(true);
+        assert!(get(address, "/readyz").await.starts_with(ok));
+        let metrics = get(address, "/metrics").await;
+        for expected in [
+            "odradek_requests_total{api=\"Metadata\"} 1",
+            "odradek_request_duration_seconds_bucket{api=\"Metadata\",le=\"+Inf\"} 1",
+            "odradek_memory_requests_bytes 1000",
+            "odradek_process_resident_bytes",
+            "# HELP odradek_network_sent_bytes_total",
+        ] {
+            assert!(
+                metrics.contains(expected),
+                "{expected} is not in\n{metrics}"
+            );
+        }
+        health.set_failed();
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503"));
+        assert!(get(address, "/elsewhere").await.starts_with("HTTP/1.1 404"));
+    }
+}
