@@ -5,8 +5,7 @@ use std::io::{self, Read, Write};
 use bytes::Bytes;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 
-use super::Compression;
-use super::snappy;
+use super::{Compression, snappy, zstandard};
 use crate::batch::BatchError;
 
 /// Kafka's default for `compression.zstd.level`.
@@ -23,24 +22,8 @@ pub(super) fn reader<'a>(
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(compressed)),
         Compression::Snappy => Box::new(snappy::Reader::new(compressed, max_bytes)),
         Compression::Lz4 => Box::new(FrameDecoder::new(compressed)),
-        Compression::Zstd => {
-            check_zstd_announcement(compressed, max_bytes)?;
-            let decoder =
-                zstd::Decoder::with_buffer(compressed).map_err(|error| cause(error, max_bytes))?;
-            Box::new(decoder)
-        }
+        Compression::Zstd => Box::new(zstandard::Reader::new(compressed, max_bytes)?),
     })
-}
-
-/// Refuses a frame that says itself that it is too long.
-fn check_zstd_announcement(compressed: &[u8], max_bytes: usize) -> Result<(), BatchError> {
-    match zstd::zstd_safe::get_frame_content_size(compressed) {
-        Ok(Some(announced)) if announced > max_bytes as u64 => {
-            Err(BatchError::ExpandsTooFar { limit: max_bytes })
-        }
-        // Without an announcement, or without a frame, decompression finds out.
-        Ok(_) | Err(_) => Ok(()),
-    }
 }
 
 /// What a decompressor's error says about the batch.

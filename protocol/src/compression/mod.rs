@@ -6,6 +6,7 @@
 
 mod codecs;
 mod snappy;
+mod zstandard;
 
 use std::io::Read;
 

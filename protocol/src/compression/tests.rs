@@ -108,6 +108,23 @@ fn gzip_is_read_in_several_members() {
 }
 
 #[test]
+fn zstd_is_read_in_several_frames_and_after_a_broken_one() {
+    let input = sample(50_000);
+    let one = compress(Compression::Zstd, &input).expect("compresses");
+    let two = [&one[..], &one[..]].concat();
+    for _ in 0..3 {
+        let output = expand(Compression::Zstd, &two, 1 << 20).expect("reads");
+        assert!(output == [input.clone(), input.clone()].concat());
+        let cut = expand(Compression::Zstd, &two[..two.len() - 10], 1 << 20);
+        assert!(matches!(cut, Err(BatchError::Undecompressible { .. })));
+        // Left in the middle: the context is used again by the next.
+        let over = expand(Compression::Zstd, &two, 60_000);
+        assert!(matches!(over, Err(BatchError::ExpandsTooFar { .. })));
+    }
+    assert_eq!(expand(Compression::Zstd, &[], 10), Ok(Vec::new()));
+}
+
+#[test]
 fn a_snappy_block_of_twelve_bytes_that_announces_gigabytes_takes_no_memory() {
     // 0xffff_ffff as a varint, then nonsense.
     let bomb = [0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0, 0, 0, 0, 0];
