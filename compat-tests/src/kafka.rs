@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::ports::free_port;
 use crate::process::{Output, Process, run};
+use crate::requests::init_producer_id;
 use crate::wire::Wire;
 
 /// The version that is compared with.
@@ -286,13 +287,23 @@ impl Kafka {
             let answer = Wire::connect(self.address())
                 .and_then(|mut wire| Ok(wire.metadata_of_everything()?));
             match answer {
-                Ok(metadata) if !metadata.brokers.is_empty() => return Ok(()),
+                Ok(metadata) if !metadata.brokers.is_empty() => break,
                 _ if Instant::now() >= deadline => {
                     bail!("no Metadata answer\n{}", self.process.log_tail())
                 }
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
         }
+        // Its first block of producer ids comes from the controller, now and then seconds later than all the rest.
+        let mut wire = Wire::connect(self.address())?;
+        while init_producer_id(&mut wire).is_err() {
+            ensure!(
+                Instant::now() < deadline,
+                "no producer id\n{}",
+                self.process.log_tail()
+            );
+        }
+        Ok(())
     }
 
     /// Where it listens.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
@@ -29,6 +30,9 @@ const STAND_INS: &[(&str, &str)] = &[
     ("member_id", "<member>"),
     ("leader", "<member or node>"),
 ];
+
+/// Answers that take longer are mentioned in the test's output.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// One answer of a transcript.
 #[derive(Clone, Debug)]
@@ -77,14 +81,25 @@ impl Probe {
     }
 
     /// The versions of an API that are compared: those that Odradek serves and the codec knows.
-    pub fn versions(&self, key: ApiKey) -> std::ops::RangeInclusive<i16> {
-        let known = key.valid_versions();
-        match self.served.get(&(key as i16)) {
-            Some(&(min, max)) => min.max(known.min)..=max.min(known.max),
+    pub fn versions<R: Request>(&self) -> std::ops::RangeInclusive<i16> {
+        match self.served.get(&R::KEY) {
+            Some(&(min, max)) => min.max(R::VERSIONS.min)..=max.min(R::VERSIONS.max),
             // An empty range: nothing to compare.
             #[allow(clippy::reversed_empty_ranges)]
             None => 1..=0,
         }
+    }
+
+    /// Writes down something that is not an answer.
+    pub fn note(&mut self, label: &str, what: impl std::fmt::Debug) -> Result<()> {
+        let answer = self.normalized(Node::of(&what)?);
+        self.steps.push(Step {
+            label: label.to_owned(),
+            api: "-".to_owned(),
+            version: 0,
+            answer,
+        });
+        Ok(())
     }
 
     /// The connection, made when first used and again after it was closed.
@@ -99,6 +114,11 @@ impl Probe {
     /// Begins a new connection with the next request.
     pub fn reconnect(&mut self) {
         self.wire = None;
+    }
+
+    /// Waits until a change has reached the part of Kafka that answers questions; its brokers follow the controller.
+    pub fn settle(&self) {
+        std::thread::sleep(Duration::from_millis(100));
     }
 
     /// Where the probed server listens.
@@ -116,8 +136,28 @@ impl Probe {
     where
         R::Response: std::fmt::Debug,
     {
+        let begun = Instant::now();
         let answer = self.wire()?.call(version, request);
+        if begun.elapsed() > SLOW {
+            eprintln!(
+                "{} took {:?} over {label} (API {}, v{version})",
+                self.address,
+                begun.elapsed(),
+                R::KEY
+            );
+        }
         self.write_down::<R>(label, version, answer)
+    }
+
+    /// Asks at every version that is compared.
+    pub fn ask_each<R: Request>(&mut self, label: &str, request: impl Fn(i16) -> R) -> Result<()>
+    where
+        R::Response: std::fmt::Debug,
+    {
+        for version in self.versions::<R>() {
+            self.ask(label, version, &request(version))?;
+        }
+        Ok(())
     }
 
     /// Asks without writing anything down: preparation.

@@ -195,8 +195,9 @@ impl Parser<'_> {
             return self.fields();
         }
         let word = self.word();
-        ensure!(!word.is_empty(), "no value at {:.40}", self.rest);
-        if self.eat('(') {
+        let tuple = self.eat('(');
+        ensure!(tuple || !word.is_empty(), "no value at {:.40}", self.rest);
+        if tuple {
             let mut items = self.items(')')?;
             // Newtypes and `Some` stand for what they hold.
             return Ok(if items.len() == 1 {

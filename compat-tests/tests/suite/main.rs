@@ -2,5 +2,10 @@
 
 #![allow(missing_docs)]
 
+mod compare_configs;
+mod compare_fetch;
+mod compare_groups;
 mod compare_metadata;
+mod compare_produce;
+mod compare_topics;
 mod smoke;
