@@ -10,6 +10,7 @@ use odradek_protocol::ids::NodeId;
 
 use crate::clock::Clock;
 use crate::config::ConfigStore;
+use crate::groups;
 
 /// Shared services of one broker process.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct BrokerContext {
     pub config: Arc<ConfigStore>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Coordinators of the groups that this node is responsible for.
+    pub groups: Arc<groups::Service>,
     /// Where clients reach this node, a listener each.
     pub endpoints: Vec<AdvertisedEndpoint>,
 }

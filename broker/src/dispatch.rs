@@ -63,6 +63,13 @@ macro_rules! routes {
 }
 
 routes! {
+    JoinGroup => handlers::join_group::handle,
+    Heartbeat => handlers::heartbeat::handle,
+    LeaveGroup => handlers::leave_group::handle,
+    SyncGroup => handlers::sync_group::handle,
+    DescribeGroups => handlers::describe_groups::handle,
+    ListGroups => handlers::list_groups::handle,
+    DeleteGroups => handlers::delete_groups::handle,
     ApiVersions => handlers::api_versions::handle,
 }
 

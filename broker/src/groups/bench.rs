@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId};
 
-use super::config::GroupsConfig;
+use super::config::CoordinatorConfig;
 use super::coordinator::GroupCoordinator;
 use super::effects::{Effects, RequestToken, TimerChange};
 use super::error::GroupError;
@@ -25,7 +25,7 @@ pub(crate) const GROUP: &str = "group";
 
 /// A coordinator with all that it needs to live.
 pub(crate) struct Bench {
-    pub config: GroupsConfig,
+    pub config: CoordinatorConfig,
     pub coordinator: GroupCoordinator,
     pub now_ms: i64,
     /// Everything written so far.
@@ -37,13 +37,13 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        Self::with_config(GroupsConfig {
+        Self::with_config(CoordinatorConfig {
             group_initial_rebalance_delay_ms: 0,
-            ..GroupsConfig::default()
+            ..CoordinatorConfig::default()
         })
     }
 
-    pub fn with_config(config: GroupsConfig) -> Self {
+    pub fn with_config(config: CoordinatorConfig) -> Self {
         let mut bench = Self {
             coordinator: GroupCoordinator::new(config.clone()),
             config,

@@ -1,8 +1,12 @@
-//! Settings of the group coordinator, with Kafka's keys and defaults.
+//! Settings of the coordinators, as they use them.
 
-/// Settings of the group coordinator, each under the name of its key.
+use std::time::Duration;
+
+use crate::config::GroupsConfig;
+
+/// Settings of a coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupsConfig {
+pub struct CoordinatorConfig {
     /// `group.min.session.timeout.ms`.
     pub group_min_session_timeout_ms: i32,
     /// `group.max.session.timeout.ms`.
@@ -18,17 +22,37 @@ pub struct GroupsConfig {
     pub offsets_retention_ms: i64,
     /// `offsets.retention.check.interval.ms`.
     pub offsets_retention_check_interval_ms: i64,
-    /// `offsets.load.buffer.size`: bytes to read at a time while loading.
-    pub offsets_load_buffer_size: usize,
-    /// Requests that may wait for one partition's coordinator.
-    pub request_queue_len: usize,
-    /// Batches that one partition's coordinator may have appended and not yet committed.
-    pub max_in_flight_batches: usize,
     /// Largest record that the log takes, in bytes.
     pub max_record_bytes: usize,
 }
 
-impl Default for GroupsConfig {
+impl From<&GroupsConfig> for CoordinatorConfig {
+    fn from(config: &GroupsConfig) -> Self {
+        Self {
+            group_min_session_timeout_ms: int_ms(config.min_session_timeout),
+            group_max_session_timeout_ms: int_ms(config.max_session_timeout),
+            group_initial_rebalance_delay_ms: int_ms(config.initial_rebalance_delay),
+            group_max_size: usize::try_from(config.max_size).unwrap_or(usize::MAX),
+            offset_metadata_max_bytes: config.offset_metadata_max_bytes,
+            offsets_retention_ms: long_ms(config.offsets_retention),
+            offsets_retention_check_interval_ms: long_ms(config.offsets_retention_check_interval),
+            // The coordinator of a partition takes the bound from its log.
+            max_record_bytes: usize::MAX,
+        }
+    }
+}
+
+fn int_ms(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
+}
+
+fn long_ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+impl Default for CoordinatorConfig {
+    /// Kafka's defaults.
     fn default() -> Self {
         Self {
             group_min_session_timeout_ms: 6_000,
@@ -38,9 +62,6 @@ impl Default for GroupsConfig {
             offset_metadata_max_bytes: 4_096,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1_000,
             offsets_retention_check_interval_ms: 600_000,
-            offsets_load_buffer_size: 5 * 1024 * 1024,
-            request_queue_len: 4_096,
-            max_in_flight_batches: 256,
             max_record_bytes: 1_000_000,
         }
     }

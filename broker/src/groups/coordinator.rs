@@ -11,7 +11,7 @@ use std::collections::hash_map::Entry;
 use odradek_protocol::ids::TimestampMs;
 
 use super::classic::{ClassicGroup, Context};
-use super::config::GroupsConfig;
+use super::config::CoordinatorConfig;
 use super::effects::RequestToken;
 use super::error::GroupError;
 use super::messages::{
@@ -24,20 +24,20 @@ use super::offsets::OffsetStore;
 use super::records::{DecodedRecord, GroupRecord, OffsetCommit, OffsetKey};
 use super::runtime::StateMachine;
 
-/// The only kind of group so far, as ListGroups calls it.
-const KIND_CLASSIC: &str = "classic";
+/// The only kind of group so far, by its name.
+pub const KIND_CLASSIC: &str = "classic";
 
 /// All groups of one partition of `__consumer_offsets`.
 #[derive(Debug)]
 pub struct GroupCoordinator {
-    config: GroupsConfig,
+    config: CoordinatorConfig,
     groups: HashMap<GroupId, ClassicGroup>,
     offsets: OffsetStore,
 }
 
 impl GroupCoordinator {
     /// A shard without groups.
-    pub fn new(config: GroupsConfig) -> Self {
+    pub fn new(config: CoordinatorConfig) -> Self {
         Self {
             config,
             groups: HashMap::new(),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use odradek_protocol::ids::{PartitionIndex, TopicId};
 use parking_lot::RwLock;
 
-use super::config::GroupsConfig;
+use super::config::CoordinatorConfig;
 use super::coordinator::GroupCoordinator;
 use super::error::GroupError;
 use super::messages::{
@@ -44,7 +44,7 @@ impl From<ShardError> for GroupError {
 /// The group coordinator of a broker.
 #[derive(Debug)]
 pub struct Service {
-    config: GroupsConfig,
+    config: CoordinatorConfig,
     clock: Arc<dyn Clock>,
     /// Partitions of the topic; 0 as long as there is no topic.
     partition_count: AtomicI32,
@@ -66,7 +66,7 @@ macro_rules! ask {
 
 impl Service {
     /// A service that coordinates nothing yet.
-    pub fn new(config: GroupsConfig, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(config: CoordinatorConfig, clock: Arc<dyn Clock>) -> Self {
         Self {
             config,
             clock,
@@ -97,9 +97,7 @@ impl Service {
         config.max_record_bytes = log.max_batch_bytes().saturating_sub(1_024);
         let options = ShardOptions {
             label: format!("{OFFSETS_TOPIC}-{partition}"),
-            mailbox_len: self.config.request_queue_len,
-            max_in_flight: self.config.max_in_flight_batches,
-            load_buffer_bytes: self.config.offsets_load_buffer_size,
+            ..ShardOptions::default()
         };
         let clock = Arc::clone(&self.clock);
         let shard = Shard::start(

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use odradek_protocol::messages::{
-    DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse,
-};
+use odradek_protocol::messages::delete_groups_response::DeletableGroupResult;
+use odradek_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
 
 use super::Reply;
 use super::group_answers::code_of_result;

@@ -2,9 +2,8 @@
 //!
 //! A group that does not exist is described as Dead; version 6 also says so with an error (KIP-1043).
 
-use odradek_protocol::messages::{
-    DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup, DescribedGroupMember, StrBytes,
-};
+use odradek_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
+use odradek_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, StrBytes};
 
 use super::Reply;
 use super::group_answers::code_of;

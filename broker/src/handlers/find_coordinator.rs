@@ -4,9 +4,8 @@
 //! (KIP-699). There are no transactions and no share groups yet: their coordinator is not available.
 
 use odradek_protocol::ErrorCode;
-use odradek_protocol::messages::{
-    Coordinator, FindCoordinatorRequest, FindCoordinatorResponse, StrBytes,
-};
+use odradek_protocol::messages::find_coordinator_response::Coordinator;
+use odradek_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse, StrBytes};
 
 use super::Reply;
 use crate::context::RequestContext;

@@ -6,9 +6,8 @@
 
 use std::net::IpAddr;
 
-use odradek_protocol::messages::{
-    JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember, StrBytes,
-};
+use odradek_protocol::messages::join_group_response::JoinGroupResponseMember;
+use odradek_protocol::messages::{JoinGroupRequest, JoinGroupResponse, StrBytes};
 
 use super::Reply;
 use super::group_answers::{code_of, copy, instance_of};
@@ -46,8 +45,7 @@ async fn join(
     request: &JoinGroupRequest,
 ) -> JoinReply {
     let instance = instance_of(request.group_instance_id.as_ref());
-    let is_named_well =
-        |instance: &InstanceId| topic_name::validate(instance.as_str()).is_ok();
+    let is_named_well = |instance: &InstanceId| topic_name::validate(instance.as_str()).is_ok();
     if !instance.as_ref().is_none_or(is_named_well) {
         let member = MemberId::new(&request.member_id);
         return JoinReply::refused(GroupError::InvalidRequest, member);
@@ -169,7 +167,10 @@ mod tests {
     #[test]
     fn a_missing_protocol_is_null_only_where_the_version_allows_it() {
         let mut reply = JoinReply::refused(GroupError::UnknownMember, MemberId::new("m"));
-        assert_eq!(response(6, reply.clone()).protocol_name, Some(StrBytes::default()));
+        assert_eq!(
+            response(6, reply.clone()).protocol_name,
+            Some(StrBytes::default())
+        );
         reply.error = None;
         reply.generation = GenerationId::new(3);
         assert_eq!(response(7, reply.clone()).protocol_name, None);

@@ -3,9 +3,8 @@
 //! Up to version 2 one member leaves and the answer has one error; from version 3 on there are
 //! several, each with its own (KIP-345).
 
-use odradek_protocol::messages::{
-    LeaveGroupRequest, LeaveGroupResponse, MemberResponse, StrBytes,
-};
+use odradek_protocol::messages::leave_group_response::MemberResponse;
+use odradek_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse, StrBytes};
 
 use super::Reply;
 use super::group_answers::{code_of, code_of_result, instance_of};

@@ -1,6 +1,7 @@
 //! ListGroups (16): the groups that this broker coordinates, by state (KIP-518) and kind (KIP-848).
 
-use odradek_protocol::messages::{ListGroupsRequest, ListGroupsResponse, ListedGroup, StrBytes};
+use odradek_protocol::messages::list_groups_response::ListedGroup;
+use odradek_protocol::messages::{ListGroupsRequest, ListGroupsResponse, StrBytes};
 
 use super::Reply;
 use super::group_answers::code_of;
@@ -14,7 +15,10 @@ pub async fn handle(
     request: ListGroupsRequest,
 ) -> Reply<ListGroupsResponse> {
     let lower = |names: &[StrBytes]| -> Vec<String> {
-        names.iter().map(|name| name.trim().to_lowercase()).collect()
+        names
+            .iter()
+            .map(|name| name.trim().to_lowercase())
+            .collect()
     };
     let list = ListRequest {
         states: lower(&request.states_filter),

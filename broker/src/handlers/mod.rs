@@ -2,6 +2,14 @@
 //! socket, so that replies can leave in request order whatever the order they were computed in.
 
 pub mod api_versions;
+pub mod delete_groups;
+pub mod describe_groups;
+mod group_answers;
+pub mod heartbeat;
+pub mod join_group;
+pub mod leave_group;
+pub mod list_groups;
+pub mod sync_group;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -5,10 +5,13 @@
 
 use odradek_protocol::ErrorCode;
 use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex};
-use odradek_protocol::messages::{
-    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
-    OffsetCommitResponse, OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+use odradek_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
+use odradek_protocol::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use odradek_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 
 use super::Reply;
 use super::group_answers::{code_of, code_of_result, instance_of};

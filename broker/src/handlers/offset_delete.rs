@@ -2,10 +2,10 @@
 
 use odradek_protocol::ErrorCode;
 use odradek_protocol::ids::PartitionIndex;
-use odradek_protocol::messages::{
-    OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
+use odradek_protocol::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
 };
+use odradek_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 
 use super::Reply;
 use super::group_answers::{code_of, code_of_result};

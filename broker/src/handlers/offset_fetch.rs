@@ -8,11 +8,14 @@
 
 use odradek_protocol::ErrorCode;
 use odradek_protocol::ids::{PartitionIndex, TopicId};
-use odradek_protocol::messages::{
-    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponse,
-    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic, OffsetFetchResponseTopics, StrBytes,
+use odradek_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
+use odradek_protocol::messages::offset_fetch_response::{
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+use odradek_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse, StrBytes};
 
 use super::Reply;
 use crate::context::RequestContext;

@@ -49,7 +49,12 @@ async fn sync(
             assignments: request
                 .assignments
                 .iter()
-                .map(|assigned| (MemberId::new(&assigned.member_id), copy(&assigned.assignment)))
+                .map(|assigned| {
+                    (
+                        MemberId::new(&assigned.member_id),
+                        copy(&assigned.assignment),
+                    )
+                })
                 .collect(),
         })
         .await

@@ -1,7 +1,7 @@
 //! The rules of classic groups, one test a rule.
 
 use crate::groups::bench::{Bench, GROUP, protocol};
-use crate::groups::config::GroupsConfig;
+use crate::groups::config::CoordinatorConfig;
 use crate::groups::coordinator::persistent_view;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{GroupReply, GroupRequest, LeaveRequest, LeavingMember, SyncRequest};
@@ -102,7 +102,7 @@ fn session_timeouts_outside_the_bounds_are_refused() {
 
 #[test]
 fn an_empty_group_waits_for_latecomers_and_longer_if_some_come() {
-    let mut bench = Bench::with_config(GroupsConfig::default());
+    let mut bench = Bench::with_config(CoordinatorConfig::default());
     let (_, first) = bench.join_new();
     bench.advance(2_000);
     let (_, second) = bench.join_new();
@@ -119,7 +119,7 @@ fn an_empty_group_waits_for_latecomers_and_longer_if_some_come() {
 
 #[test]
 fn the_initial_delay_ends_with_the_rebalance_timeout_however_many_come() {
-    let mut bench = Bench::with_config(GroupsConfig::default());
+    let mut bench = Bench::with_config(CoordinatorConfig::default());
     let (_, first) = bench.join_new();
     let mut waited = 0;
     while bench.joined(first).is_none() {
@@ -445,10 +445,10 @@ fn a_sync_during_a_rebalance_is_told_to_join() {
 
 #[test]
 fn a_full_group_takes_nobody_else() {
-    let mut bench = Bench::with_config(GroupsConfig {
+    let mut bench = Bench::with_config(CoordinatorConfig {
         group_initial_rebalance_delay_ms: 0,
         group_max_size: 2,
-        ..GroupsConfig::default()
+        ..CoordinatorConfig::default()
     });
     let (members, _) = bench.stable_group(2);
     let request = bench.join_request(&nobody());

@@ -11,7 +11,7 @@ use odradek_protocol::ids::TimestampMs;
 
 use super::group::{ClassicGroup, InitialDelay, State};
 use super::member::Member;
-use crate::groups::config::GroupsConfig;
+use crate::groups::config::CoordinatorConfig;
 use crate::groups::effects::RequestToken;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{
@@ -27,7 +27,7 @@ const NEW_MEMBER_JOIN_TIMEOUT_MS: i64 = 300_000;
 
 /// What a transition sees of the world.
 pub(in crate::groups) struct Context<'a> {
-    pub config: &'a GroupsConfig,
+    pub config: &'a CoordinatorConfig,
     /// The time for records.
     pub now: TimestampMs,
     pub effects: &'a mut GroupEffects,

@@ -33,6 +33,17 @@ pub struct ShardOptions {
     pub load_buffer_bytes: usize,
 }
 
+impl Default for ShardOptions {
+    fn default() -> Self {
+        Self {
+            label: String::new(),
+            mailbox_len: 4_096,
+            max_in_flight: 256,
+            load_buffer_bytes: 1 << 20,
+        }
+    }
+}
+
 const LOADING: u8 = 0;
 const ACTIVE: u8 = 1;
 const ENDED: u8 = 2;
