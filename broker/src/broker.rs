@@ -11,6 +11,8 @@ use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::dispatch::BrokerDispatcher;
+use crate::groups;
+use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
@@ -62,9 +64,12 @@ impl Broker {
             _ => None,
         };
         let options = server_options(&config);
+        let clock = SystemClock::shared();
+        let coordinators = CoordinatorConfig::from(&config.groups);
         let context = Arc::new(BrokerContext {
+            groups: Arc::new(groups::Service::new(coordinators, Arc::clone(&clock))),
             identity: identity(&config, config.node_id, &data_dir),
-            clock: SystemClock::shared(),
+            clock,
             endpoints: listeners.iter().map(endpoint).collect(),
             config: ConfigStore::new(statics, config),
         });

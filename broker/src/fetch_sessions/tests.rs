@@ -124,7 +124,10 @@ fn an_incremental_answer_holds_only_what_changed() {
     let mut cache = SessionCache::new(10);
     let targets = vec![target(0, 0), target(1, 0), target(2, 0)];
     let mut client = Client::open(&mut cache, Instant::now(), targets);
-    assert_eq!(client.fetch(vec![], vec![], |_| idle(5)).1, vec![]);
+    assert_eq!(
+        client.fetch(vec![], vec![], |_| idle(5)).1,
+        Vec::<i32>::new()
+    );
     let moved = |partition| if partition == 1 { idle(6) } else { idle(5) };
     assert_eq!(client.fetch(vec![], vec![], moved).1, vec![1]);
     let with_error = |partition| match partition {
