@@ -1,7 +1,7 @@
 //! Listeners and the life of connections: accepting, limits, idleness, stopping.
 //!
-//! Listeners are bound first and served later, so that a port that is taken stops the start before
-//! anything is written, and clients that connect during the start wait in the kernel's queue.
+//! Listeners are bound before any log is opened and served when all of them are, so that a port that
+//! is taken stops the start early, and clients that connect meanwhile wait in the kernel's queue.
 
 use std::collections::HashMap;
 use std::io;
