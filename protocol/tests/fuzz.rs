@@ -5,6 +5,7 @@
 #[macro_use]
 mod common;
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -18,7 +19,7 @@ use odradek_protocol::header::RequestHeader;
 use odradek_protocol::ids::{ProducerEpoch, ProducerId, Sequence, TimestampMs};
 use odradek_protocol::messages;
 use odradek_protocol::records::{
-    BatchBuilder, ExpansionLimits, NewRecord, RecordWalker, expand, find_max_timestamp,
+    BatchBuilder, ExpansionLimits, NewRecord, RecordWalker, expand, scan_stamps,
 };
 use odradek_protocol::request;
 use rand::rngs::StdRng;
@@ -193,7 +194,10 @@ fn batches() {
         };
         for view in BatchIter::new(&batch).flatten() {
             let _ = verify_crc(&view.header, view.bytes);
-            let _ = find_max_timestamp(&view.header, view.bytes, ExpansionLimits::default());
+            let limits = ExpansionLimits::default();
+            let _ = scan_stamps(&view.header, view.bytes, limits, |_| {
+                ControlFlow::Continue(())
+            });
             if let Ok(records) = expand(&view.header, view.bytes, 1 << 20) {
                 for record in RecordWalker::new(&records, view.header.record_count).flatten() {
                     assert!(record.headers().count() <= records.len());

@@ -1,15 +1,15 @@
 //! Finding records by timestamp, as ListOffsets asks for them.
 //!
-//! The indexes narrow the search to a batch; the record within it is found by walking its records,
-//! expanded if they are compressed. Results are bounded by the caller's `upper`: the high
+//! The indexes narrow the search to a batch; the record within it is found by scanning its
+//! records, through a decompressor if they are compressed. Results are bounded by the caller's `upper`: the high
 //! watermark, or the last stable offset for read_committed.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use odradek_protocol::batch::{BatchHeader, TimestampType};
-use odradek_protocol::compression::{Compression, decompress_capped};
+use odradek_protocol::batch::BatchHeader;
 use odradek_protocol::ids::{LeaderEpoch, Offset, TimestampMs};
-use odradek_protocol::records::RecordWalker;
+use odradek_protocol::records::{ExpansionLimits, record_timestamp, scan_stamps};
 
 use crate::error::StorageError;
 use crate::index::relative;
@@ -181,37 +181,19 @@ impl LogReader {
             .log
             .read_exact_at(&mut batch, u64::from(position))
             .map_err(|error| StorageError::io("read", segment.log.path(), error))?;
-        let stored = batch.get(BatchHeader::SIZE..).unwrap_or_default();
-        let expanded;
-        let compression = header
-            .compression()
-            .map_err(|error| malformed(error.to_string()))?;
-        let records = match compression {
-            Compression::None => stored,
-            compressed => {
-                let limit = self.shared().max_decompressed_bytes.load(Ordering::Relaxed);
-                expanded = decompress_capped(compressed, stored, limit)
-                    .map_err(|error| malformed(error.to_string()))?;
-                &expanded
-            }
+        let limits = ExpansionLimits {
+            max_record_bytes: self.shared().max_decompressed_bytes.load(Ordering::Relaxed),
+            ..ExpansionLimits::default()
         };
-        for record in RecordWalker::new(records, header.record_count) {
-            let record = record.map_err(|error| malformed(error.to_string()))?;
-            let offset = header.base_offset.plus(i64::from(record.offset_delta));
-            let timestamp = match header.timestamp_type() {
-                TimestampType::LogAppendTime => header.max_timestamp,
-                TimestampType::CreateTime => TimestampMs::new(
-                    header
-                        .base_timestamp
-                        .get()
-                        .saturating_add(record.timestamp_delta),
-                ),
-            };
-            if !visit(offset, timestamp) {
-                break;
+        scan_stamps(header, &batch, limits, |stamp| {
+            let offset = header.base_offset.plus(i64::from(stamp.offset_delta));
+            if visit(offset, record_timestamp(header, stamp.timestamp_delta)) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
-        }
-        Ok(())
+        })
+        .map_err(|error| malformed(error.to_string()))
     }
 }
 

@@ -6,10 +6,7 @@ mod varint;
 mod walker;
 
 pub use builder::{BatchBuilder, NewRecord};
-pub use scan::{
-    ExpansionLimits, RecordStamp, expand, find_max_timestamp, find_timestamp, record_timestamp,
-    scan_stamps,
-};
+pub use scan::{ExpansionLimits, RecordStamp, expand, record_timestamp, scan_stamps};
 pub use walker::{HeaderIter, HeaderView, RecordView, RecordWalker};
 
 #[cfg(test)]

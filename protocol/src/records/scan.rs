@@ -11,7 +11,7 @@ use super::varint;
 use super::walker::RecordWalker;
 use crate::batch::{BatchError, BatchHeader, TimestampType};
 use crate::compression::{Compression, DEFAULT_MAX_EXPANDED_BYTES, Expanding, decompress_capped};
-use crate::ids::{Offset, TimestampMs};
+use crate::ids::TimestampMs;
 
 /// How far compressed records may expand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,57 +103,6 @@ pub fn expand<'a>(
         Compression::None => Ok(Cow::Borrowed(records)),
         compression => decompress_capped(compression, records, max_bytes).map(Cow::Owned),
     }
-}
-
-/// The first record of a batch with an offset of at least `from` and a timestamp of at least
-/// `target`.
-pub fn find_timestamp(
-    header: &BatchHeader,
-    batch: &[u8],
-    limits: ExpansionLimits,
-    from: Offset,
-    target: TimestampMs,
-) -> Result<Option<(Offset, TimestampMs)>, BatchError> {
-    let mut found = None;
-    scan_stamps(header, batch, limits, |stamp| {
-        let (offset, timestamp) = place(header, stamp);
-        if offset >= from && timestamp >= target {
-            found = Some((offset, timestamp));
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(found)
-}
-
-/// The first record of a batch that has the batch's largest timestamp; `None` if there is no
-/// record.
-pub fn find_max_timestamp(
-    header: &BatchHeader,
-    batch: &[u8],
-    limits: ExpansionLimits,
-) -> Result<Option<(Offset, TimestampMs)>, BatchError> {
-    let mut found: Option<(Offset, TimestampMs)> = None;
-    scan_stamps(header, batch, limits, |stamp| {
-        let (offset, timestamp) = place(header, stamp);
-        if found.is_none_or(|(_, largest)| timestamp > largest) {
-            found = Some((offset, timestamp));
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(found)
-}
-
-/// Offset and timestamp of a record.
-fn place(header: &BatchHeader, stamp: RecordStamp) -> (Offset, TimestampMs) {
-    let offset = header
-        .base_offset
-        .get()
-        .saturating_add(i64::from(stamp.offset_delta));
-    (
-        Offset::new(offset),
-        record_timestamp(header, stamp.timestamp_delta),
-    )
 }
 
 /// The timestamp of a record with this delta: in a LogAppendTime batch, always the batch's.

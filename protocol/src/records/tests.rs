@@ -99,47 +99,35 @@ fn headers_keep_their_order_and_repeated_keys() {
 }
 
 #[test]
-fn lookup_by_time_finds_the_record_inside_the_batch() {
-    for &codec in Compression::ALL {
-        let batch = stamped(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
-            .build_compressed(codec)
-            .expect("compresses");
-        let header = BatchHeader::parse(&batch).expect("is a batch");
-        let find = |from, target| {
-            find_timestamp(
-                &header,
-                &batch,
-                ExpansionLimits::default(),
-                Offset::new(from),
-                TimestampMs::new(target),
-            )
-            .expect("is well-formed")
-            .map(|(offset, timestamp)| (offset.get(), timestamp.get()))
-        };
-        assert_eq!(find(0, 5), Some((104, 5)));
-        assert_eq!(
-            find(107, 5),
-            Some((107, 8)),
-            "never below the lowest offset asked for"
-        );
-        assert_eq!(find(0, 11), None);
-    }
-}
-
-#[test]
-fn largest_timestamp_is_that_of_the_first_record_that_has_it() {
+fn scanning_shows_offsets_and_timestamps_of_every_record_until_it_is_told_to_stop() {
     for &codec in Compression::ALL {
         let batch = stamped(&[10, 30, 20, 30])
             .build_compressed(codec)
             .expect("compresses");
         let header = BatchHeader::parse(&batch).expect("is a batch");
-        let found = find_max_timestamp(&header, &batch, ExpansionLimits::default());
-        assert_eq!(found, Ok(Some((Offset::new(101), TimestampMs::new(30)))));
+        let scan = |header: &BatchHeader, batch: &[u8], until: i64| {
+            let mut seen = Vec::new();
+            scan_stamps(header, batch, ExpansionLimits::default(), |stamp| {
+                let timestamp = record_timestamp(header, stamp.timestamp_delta).get();
+                seen.push((stamp.offset_delta, timestamp));
+                if timestamp >= until {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            })
+            .expect("is well-formed");
+            seen
+        };
+        let all = [(0, 10), (1, 30), (2, 20), (3, 30)];
+        assert_eq!(scan(&header, &batch, 99), all);
+        assert_eq!(scan(&header, &batch, 30), all[..2]);
 
+        // With LogAppendTime, all have the batch's.
         let batch = restamp(batch, TimestampType::LogAppendTime, TimestampMs::new(77));
         let header = BatchHeader::parse(&batch).expect("is a batch");
-        let found = find_max_timestamp(&header, &batch, ExpansionLimits::default());
-        assert_eq!(found, Ok(Some((Offset::new(100), TimestampMs::new(77)))));
+        let all = [(0, 77), (1, 77), (2, 77), (3, 77)];
+        assert_eq!(scan(&header, &batch, 99), all);
     }
 }
 

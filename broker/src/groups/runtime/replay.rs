@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use odradek_protocol::batch::{BatchError, BatchIter, BatchView, verify_crc};
-use odradek_protocol::compression::Compression;
+use odradek_protocol::compression::DEFAULT_MAX_EXPANDED_BYTES;
 use odradek_protocol::ids::{Offset, TimestampMs};
-use odradek_protocol::records::RecordWalker;
+use odradek_protocol::records::{RecordWalker, expand};
 
 use super::log::{CoordinatorLog, LogFailure};
 use super::{StateMachine, shard::ShardOptions};
@@ -88,13 +88,9 @@ fn replay_batch<S: StateMachine>(
         tracing::warn!(offset = %header.base_offset, "transactional commits are passed over");
         return Ok(0);
     }
-    if header.compression()? != Compression::None {
-        // Only the coordinator writes to its topic, and it does not compress.
-        tracing::warn!(offset = %header.base_offset, "a compressed batch is passed over");
-        return Ok(0);
-    }
+    let records = expand(header, batch.bytes, DEFAULT_MAX_EXPANDED_BYTES)?;
     let mut count = 0;
-    for record in RecordWalker::of_batch(header, batch.bytes) {
+    for record in RecordWalker::new(&records, header.record_count) {
         let record = record?;
         if header.base_offset.plus(i64::from(record.offset_delta)) >= from {
             state.replay(record.key, record.value, now);
