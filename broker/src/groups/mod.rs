@@ -15,6 +15,8 @@ pub mod error;
 pub mod messages;
 pub mod names;
 pub mod offsets;
+#[cfg(test)]
+mod offsets_tests;
 pub mod partitioner;
 pub mod records;
 pub mod runtime;
