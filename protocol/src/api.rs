@@ -254,6 +254,27 @@ mod tests {
     }
 
     #[test]
+    fn the_document_lists_what_is_served() {
+        let listed: Vec<&str> = include_str!("../../docs/PROTOCOL.md")
+            .lines()
+            .filter(|line| line.starts_with("| ") && line.split('|').count() == 5)
+            .skip(1)
+            .collect();
+        let served: Vec<String> = served()
+            .iter()
+            .map(|api| {
+                let versions = if api.min == api.max {
+                    api.min.to_string()
+                } else {
+                    format!("{}–{}", api.min, api.max)
+                };
+                format!("| {} | {} | {versions} |", api.key.name(), api.key.key())
+            })
+            .collect();
+        assert_eq!(listed, served);
+    }
+
+    #[test]
     fn codec_descriptors_ascend_by_key_and_cover_what_is_served() {
         assert!(kafka_wire::API_DESCRIPTORS.is_sorted_by_key(|d| d.api_key));
         for api in served() {

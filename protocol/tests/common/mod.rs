@@ -74,6 +74,14 @@ macro_rules! for_every_served_api {
         $callback!(Heartbeat, HeartbeatRequest, HeartbeatResponse);
         $callback!(LeaveGroup, LeaveGroupRequest, LeaveGroupResponse);
         $callback!(SyncGroup, SyncGroupRequest, SyncGroupResponse);
+        $callback!(
+            DescribeGroups,
+            DescribeGroupsRequest,
+            DescribeGroupsResponse
+        );
+        $callback!(ListGroups, ListGroupsRequest, ListGroupsResponse);
+        $callback!(DeleteGroups, DeleteGroupsRequest, DeleteGroupsResponse);
+        $callback!(OffsetDelete, OffsetDeleteRequest, OffsetDeleteResponse);
         $callback!(ApiVersions, ApiVersionsRequest, ApiVersionsResponse);
         $callback!(CreateTopics, CreateTopicsRequest, CreateTopicsResponse);
         $callback!(DeleteTopics, DeleteTopicsRequest, DeleteTopicsResponse);
