@@ -1,9 +1,11 @@
 //! One broker process put together: services started in the order in which they need one another,
 //! and stopped in the reverse.
 
+use std::fmt;
 use std::sync::Arc;
 
 use odradek_protocol::ids::NodeId;
+use odradek_raft::RaftNode;
 
 use crate::clock::SystemClock;
 use crate::config::load::Loaded;
@@ -11,11 +13,14 @@ use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::dispatch::BrokerDispatcher;
+use crate::fetch_service::{FetchLimits, FetchService};
 use crate::groups;
 use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
+use crate::partitions::{PartitionManager, PartitionManagerOptions};
+use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{BindError, BoundListener, ListenerSpec, Server, ServerOptions};
 
 /// Why a broker does not start.
@@ -30,16 +35,25 @@ pub enum StartError {
     /// The HTTP endpoint cannot be served.
     #[error(transparent)]
     Http(#[from] HttpError),
+    /// The partitions' groups cannot be run.
+    #[error(transparent)]
+    Raft(#[from] RaftStackError),
 }
 
 /// A running broker.
-#[derive(Debug)]
 pub struct Broker {
     context: Arc<BrokerContext>,
     server: Server,
     http: Option<HttpServer>,
     health: Arc<Health>,
+    raft: Arc<RaftNode>,
     data_dir: DataDir,
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").finish_non_exhaustive()
+    }
 }
 
 impl Broker {
@@ -64,14 +78,29 @@ impl Broker {
             _ => None,
         };
         let options = server_options(&config);
-        let clock = SystemClock::shared();
         let coordinators = CoordinatorConfig::from(&config.groups);
+        let stack = RaftStack::open(&config)?;
+        let raft = Arc::clone(&stack.raft);
+        let fetch = FetchService::new(FetchLimits::of(&config));
+        let node_id = config.node_id;
+        let config = ConfigStore::new(statics, config);
+        let clock = SystemClock::shared();
+        let partitions = PartitionManager::new(PartitionManagerOptions {
+            node_id,
+            raft: stack.raft,
+            disk: stack.disk,
+            directories: vec![stack.directory],
+            config: Arc::clone(&config),
+            clock: Arc::clone(&clock),
+        });
         let context = Arc::new(BrokerContext {
             groups: Arc::new(groups::Service::new(coordinators, Arc::clone(&clock))),
-            identity: identity(&config, config.node_id, &data_dir),
+            identity: identity(&config.load(), node_id, &data_dir),
             clock,
             endpoints: listeners.iter().map(endpoint).collect(),
-            config: ConfigStore::new(statics, config),
+            config,
+            partitions,
+            fetch: Arc::new(fetch),
         });
         let server = Server::start(
             listeners,
@@ -86,6 +115,7 @@ impl Broker {
             server,
             http,
             health,
+            raft,
             data_dir,
         })
     }
@@ -109,6 +139,9 @@ impl Broker {
     pub async fn stop(self) {
         self.health.set_ready(false);
         self.server.stop().await;
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::warn!(%error, "not everything could be closed; the next start looks it through");
+        }
         drop(self.http);
         drop(self.data_dir);
     }

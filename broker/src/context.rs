@@ -10,7 +10,9 @@ use odradek_protocol::ids::NodeId;
 
 use crate::clock::Clock;
 use crate::config::ConfigStore;
+use crate::fetch_service::FetchService;
 use crate::groups;
+use crate::partitions::PartitionManager;
 
 /// Shared services of one broker process.
 #[derive(Debug)]
@@ -25,6 +27,10 @@ pub struct BrokerContext {
     pub groups: Arc<groups::Service>,
     /// Where clients reach this node, a listener each.
     pub endpoints: Vec<AdvertisedEndpoint>,
+    /// The partitions that this broker holds.
+    pub partitions: Arc<PartitionManager>,
+    /// What all fetches share.
+    pub fetch: Arc<FetchService>,
 }
 
 /// Where clients reach a node through one of its listeners.

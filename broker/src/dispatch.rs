@@ -70,7 +70,13 @@ routes! {
     DescribeGroups => handlers::describe_groups::handle,
     ListGroups => handlers::list_groups::handle,
     DeleteGroups => handlers::delete_groups::handle,
+    Produce => handlers::produce::handle,
+    Fetch => handlers::fetch::handle,
+    ListOffsets => handlers::list_offsets::handle,
     ApiVersions => handlers::api_versions::handle,
+    DeleteRecords => handlers::delete_records::handle,
+    OffsetForLeaderEpoch => handlers::offset_for_leader_epoch::handle,
+    DescribeProducers => handlers::describe_producers::handle,
 }
 
 /// A request whose header has been read and whose handler is found but not yet running.
@@ -196,21 +202,18 @@ where
 }
 
 /// A handler's result that becomes a response frame.
-pub trait Encode: Send {
+pub trait Encode: Send + Sized {
     /// Encodes the whole frame.
-    fn encode(
-        &self,
-        version: i16,
-        correlation_id: CorrelationId,
-    ) -> Result<Response, ProtocolError>;
+    fn encode(self, version: i16, correlation_id: CorrelationId)
+    -> Result<Response, ProtocolError>;
 }
 
 impl<M: KafkaResponse + Send> Encode for M {
     fn encode(
-        &self,
+        self,
         version: i16,
         correlation_id: CorrelationId,
     ) -> Result<Response, ProtocolError> {
-        response::encode_message(version, correlation_id, self)
+        response::encode_message(version, correlation_id, &self)
     }
 }

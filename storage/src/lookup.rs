@@ -28,13 +28,15 @@ pub struct TimestampedOffset {
 }
 
 impl LogReader {
-    /// The first record in `[log start, upper)` whose timestamp is at or after `timestamp`.
+    /// The first record in `[lower, upper)` whose timestamp is at or after `timestamp`. The log's
+    /// own start, which may lie below the one that clients see, bounds it too.
     pub fn lookup_timestamp(
         &self,
         timestamp: TimestampMs,
+        lower: Offset,
         upper: Offset,
     ) -> Result<Option<TimestampedOffset>, StorageError> {
-        let log_start = self.log_start();
+        let log_start = self.log_start().max(lower);
         let segments = self.shared().segments.load_full();
         for segment in segments.iter() {
             let end = segment.end();
@@ -64,10 +66,14 @@ impl LogReader {
         Ok(None)
     }
 
-    /// The first record in `[log start, upper)` that has the largest timestamp of them all;
-    /// `None` if there is none, or none with a timestamp.
-    pub fn max_timestamp(&self, upper: Offset) -> Result<Option<TimestampedOffset>, StorageError> {
-        let log_start = self.log_start();
+    /// The first record in `[lower, upper)` that has the largest timestamp of them all; `None` if
+    /// there is none, or none with a timestamp.
+    pub fn max_timestamp(
+        &self,
+        lower: Offset,
+        upper: Offset,
+    ) -> Result<Option<TimestampedOffset>, StorageError> {
+        let log_start = self.log_start().max(lower);
         let segments = self.shared().segments.load_full();
         let mut best: Option<TimestampedOffset> = None;
         for segment in segments.iter() {

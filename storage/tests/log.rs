@@ -147,7 +147,11 @@ fn truncation_takes_whole_batches_and_the_log_goes_on_there() {
     assert_eq!(rig.log.next_offset(), end);
     assert_eq!(rig.reader().latest_epoch(), Some(LeaderEpoch::new(1)));
     assert_eq!(
-        rig.reader().max_timestamp(end).unwrap().unwrap().timestamp,
+        rig.reader()
+            .max_timestamp(Offset::ZERO, end)
+            .unwrap()
+            .unwrap()
+            .timestamp,
         TimestampMs::new(14)
     );
     rig.epoch = 7;

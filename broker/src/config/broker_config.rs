@@ -53,6 +53,8 @@ pub struct BrokerConfig {
     pub fetch_max_bytes: usize,
     /// `max.incremental.fetch.session.cache.slots`.
     pub fetch_session_slots: usize,
+    /// `odradek.fetch.waiting.partitions`.
+    pub fetch_parked_partitions: usize,
     /// `max.request.partition.size.limit`.
     pub max_request_partitions: usize,
     /// `auto.create.topics.enable`.
@@ -67,6 +69,8 @@ pub struct BrokerConfig {
     pub topic_defaults: TopicDefaults,
     /// `log.retention.check.interval.ms`.
     pub retention_check_interval: Duration,
+    /// `odradek.disk.reserve.bytes`.
+    pub disk_reserve_bytes: u64,
     /// `num.recovery.threads.per.data.dir`.
     pub recovery_threads: usize,
     /// `producer.id.expiration.ms`.
@@ -133,6 +137,7 @@ impl BrokerConfig {
             shutdown_timeout: millis(layers, "odradek.shutdown.timeout.ms")?,
             fetch_max_bytes: layers.required("fetch.max.bytes")?,
             fetch_session_slots: layers.required("max.incremental.fetch.session.cache.slots")?,
+            fetch_parked_partitions: layers.required("odradek.fetch.waiting.partitions")?,
             max_request_partitions: layers.required("max.request.partition.size.limit")?,
             auto_create_topics: layers.required("auto.create.topics.enable")?,
             delete_topics: layers.required("delete.topic.enable")?,
@@ -140,6 +145,7 @@ impl BrokerConfig {
             default_replication_factor: replication_factor(layers, "default.replication.factor")?,
             topic_defaults: TopicDefaults::from_layers(layers)?,
             retention_check_interval: millis(layers, "log.retention.check.interval.ms")?,
+            disk_reserve_bytes: layers.required("odradek.disk.reserve.bytes")?,
             recovery_threads: layers.required("num.recovery.threads.per.data.dir")?,
             producer_id_expiration: millis(layers, "producer.id.expiration.ms")?,
             producer_id_expiration_check_interval: millis(

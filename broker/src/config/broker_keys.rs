@@ -228,6 +228,13 @@ static REQUESTS: &[KeySpec] = &[
         .default("1000")
         .at_least(0)
         .doc("Most incremental fetch sessions that are kept."),
+    KeySpec::new("odradek.fetch.waiting.partitions", Int)
+        .default("1000000")
+        .at_least(1)
+        .doc(
+            "Partitions that all fetches waiting for records may name together. A fetch beyond that \
+             is answered at once with what there is.",
+        ),
     KeySpec::new("max.request.partition.size.limit", Int)
         .default("2000")
         .at_least(1)
@@ -323,6 +330,14 @@ static LOGS: &[KeySpec] = &[
         .default("300000")
         .at_least(1)
         .doc("How often logs are looked at for records that may go."),
+    KeySpec::new("odradek.disk.reserve.bytes", Long)
+        .default("268435456")
+        .at_least(0)
+        .doc(
+            "Free space of the data directory's file system below which produce is refused with a \
+             retriable error, so that what has been promised can still be kept. At most a twentieth \
+             of the file system counts.",
+        ),
     KeySpec::new("log.segment.bytes", Int)
         .default("1073741824")
         .at_least(1 << 20)

@@ -3,12 +3,18 @@
 
 pub mod api_versions;
 pub mod delete_groups;
+pub mod delete_records;
 pub mod describe_groups;
+pub mod describe_producers;
+pub mod fetch;
 mod group_answers;
 pub mod heartbeat;
 pub mod join_group;
 pub mod leave_group;
 pub mod list_groups;
+pub mod list_offsets;
+pub mod offset_for_leader_epoch;
+pub mod produce;
 pub mod sync_group;
 
 use std::future::Future;

@@ -40,6 +40,8 @@ pub enum SequenceFault {
     OutOfOrder,
     /// A newer instance of the producer has written already.
     FencedEpoch,
+    /// The producer has an open transaction and the batch is not part of it.
+    OutsideTransaction,
 }
 
 /// What the appended state alone says about a batch; `D` describes where a duplicate stands.

@@ -1,4 +1,426 @@
 //! One partition of a topic as the broker serves it: a Raft group plus what producers and fetches
 //! need around it.
+//!
+//! An append has two stages. [`Partition::append`] checks leadership, the batch and its producer's
+//! sequence, and enqueues the batch with the group, all without waiting; what it returns is waited
+//! for separately. The lock that orders the first stage is held from the sequence check to the
+//! proposal, so that batches are proposed in the order in which they were checked, and never
+//! across an await.
+//!
+//! Invariants:
+//! - log start ≤ last stable ≤ high watermark ≤ log end, as [`LogOffsets`] has them;
+//! - offsets change before the partition's waiters are fired;
+//! - a duplicate is answered with the offset of its first copy, and only once that is committed.
+//!
+//! Absent on purpose: transactions. A transactional batch is refused as Kafka refuses one of a
+//! transaction that no coordinator knows.
 
+mod error;
 pub mod in_flight;
+mod prepare;
+mod read;
+mod settings;
+mod ticket;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use odradek_protocol::batch::{BatchHeader, BatchOrigin};
+use odradek_protocol::ids::{
+    LeaderEpoch, LogOffsets, Offset, PartitionIndex, TimestampMs, TopicId,
+};
+use odradek_raft::{AppendOutcome, Group, GroupKey, GroupObserver, Leadership, Proposal};
+use odradek_storage::LogReader;
+use odradek_storage::producer_state::{self, AppendOrigin, ProducerError};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock::Clock;
+use crate::data_metrics::AppendMetrics;
+use crate::partitions::log_dir::LogDirectory;
+use crate::waiters::WaitList;
+
+pub use error::PartitionError;
+use in_flight::{AppendedVerdict, InFlight, SequenceFault, SequencedBatch, Verdict};
+pub use read::{FoundOffset, OffsetSpec, must_not_wait};
+pub use settings::PartitionSettings;
+pub use ticket::Appending;
+use ticket::SharedOutcome;
+
+/// How long a producer waits at most before it looks again whether a full group has room.
+const ROOM_CHECK: Duration = Duration::from_millis(10);
+
+/// How a batch is to be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppendOptions {
+    /// Who sends it.
+    pub origin: BatchOrigin,
+    /// Whether zstd is allowed (Produce v7 and later).
+    pub zstd_allowed: bool,
+    /// Whether the caller wants to know of the append itself, before the commit (`acks=1`).
+    pub wants_append: bool,
+    /// The term in which the append is meant, for callers whose state is of that term only.
+    pub epoch: Option<LeaderEpoch>,
+}
+
+impl AppendOptions {
+    /// For a coordinator of this broker that was loaded in the term `epoch`: once the term is
+    /// over, its appends fail.
+    pub const fn coordinator(epoch: LeaderEpoch) -> Self {
+        Self {
+            origin: BatchOrigin::Coordinator,
+            zstd_allowed: true,
+            wants_append: false,
+            epoch: Some(epoch),
+        }
+    }
+}
+
+/// A partition that this broker holds a replica of.
+pub struct Partition {
+    topic: Arc<str>,
+    key: GroupKey,
+    group: Arc<Group>,
+    events: Arc<PartitionEvents>,
+    settings: ArcSwap<PartitionSettings>,
+    in_flight: Mutex<InFlight<SharedOutcome>>,
+    directory: Arc<LogDirectory>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<AppendMetrics>,
+}
+
+/// What a partition is made of.
+pub struct PartitionParts {
+    /// Name of its topic.
+    pub topic: Arc<str>,
+    /// Its open group, which reports to `events`.
+    pub group: Arc<Group>,
+    /// Where the group reports to.
+    pub events: Arc<PartitionEvents>,
+    /// What its topic's configuration says.
+    pub settings: PartitionSettings,
+    /// The log directory that holds it.
+    pub directory: Arc<LogDirectory>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Where its appends are counted.
+    pub metrics: Arc<AppendMetrics>,
+}
+
+impl fmt::Debug for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Partition({}-{})", self.topic, self.key.partition)
+    }
+}
+
+/// What the group reports, and who waits for it.
+#[derive(Debug, Default)]
+pub struct PartitionEvents {
+    waiters: WaitList,
+    offline: OnceLock<Arc<str>>,
+    committed: Notify,
+    closed: AtomicBool,
+}
+
+impl GroupObserver for PartitionEvents {
+    fn on_high_watermark(&self, _offsets: LogOffsets) {
+        self.waiters.fire();
+        self.committed.notify_waiters();
+    }
+
+    fn on_leadership(&self, _leadership: Leadership) {
+        self.waiters.fire();
+    }
+
+    fn on_log_start(&self, _log_start: Offset) {
+        self.waiters.fire();
+    }
+
+    fn on_offline(&self, cause: Arc<str>) {
+        // Only the first cause is of interest; the group reports no second one that matters.
+        let _ = self.offline.set(cause);
+        self.waiters.fire();
+    }
+}
+
+impl Partition {
+    /// Puts a partition around an open group.
+    pub fn new(parts: PartitionParts) -> Self {
+        Self {
+            key: parts.group.key(),
+            topic: parts.topic,
+            group: parts.group,
+            events: parts.events,
+            settings: ArcSwap::from_pointee(parts.settings),
+            in_flight: Mutex::default(),
+            directory: parts.directory,
+            clock: parts.clock,
+            metrics: parts.metrics,
+        }
+    }
+
+    /// Name of its topic.
+    pub fn topic(&self) -> &Arc<str> {
+        &self.topic
+    }
+
+    /// Id of its topic.
+    pub fn topic_id(&self) -> TopicId {
+        self.key.topic_id
+    }
+
+    /// Index in its topic.
+    pub fn index(&self) -> PartitionIndex {
+        self.key.partition
+    }
+
+    /// Its Raft group.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// The log directory that holds it.
+    pub fn directory(&self) -> &Arc<LogDirectory> {
+        &self.directory
+    }
+
+    /// The four offsets now.
+    pub fn offsets(&self) -> LogOffsets {
+        self.group.offsets()
+    }
+
+    /// Who leads it.
+    pub fn leadership(&self) -> Leadership {
+        self.group.leadership()
+    }
+
+    /// What its topic's configuration says.
+    pub fn settings(&self) -> Arc<PartitionSettings> {
+        self.settings.load_full()
+    }
+
+    /// Where fetches that wait for this partition stand.
+    pub fn waiters(&self) -> &WaitList {
+        &self.events.waiters
+    }
+
+    /// Reads the log without a lock.
+    pub fn reader(&self) -> LogReader {
+        self.group.reader()
+    }
+
+    /// Has everybody who holds on to the partition find it closed: it is about to be deleted.
+    pub fn close(&self) {
+        self.events.closed.store(true, Ordering::Release);
+        self.events.waiters.fire();
+    }
+
+    /// The leader epoch if this node leads.
+    pub fn require_leader(&self) -> Result<LeaderEpoch, PartitionError> {
+        if self.events.closed.load(Ordering::Acquire) {
+            return Err(PartitionError::Closed);
+        }
+        match self.leadership() {
+            Leadership::Leader { epoch, .. } => Ok(epoch),
+            Leadership::Follower { leader, .. } => Err(PartitionError::NotLeader { leader }),
+            Leadership::Unknown => Err(PartitionError::NotLeader { leader: None }),
+        }
+    }
+
+    /// The leader epoch if this node leads and the client's idea of it, unless that is
+    /// [`LeaderEpoch::NONE`], is the same (KIP-320).
+    pub fn require_epoch(&self, known: LeaderEpoch) -> Result<LeaderEpoch, PartitionError> {
+        let current = self.require_leader()?;
+        if known == LeaderEpoch::NONE || known == current {
+            Ok(current)
+        } else if known < current {
+            Err(PartitionError::FencedLeaderEpoch { known, current })
+        } else {
+            Err(PartitionError::UnknownLeaderEpoch { known, current })
+        }
+    }
+
+    /// Checks the one batch in `records` and enqueues it. Never waits; see the module.
+    pub fn append(
+        &self,
+        records: Bytes,
+        options: AppendOptions,
+    ) -> Result<Appending, PartitionError> {
+        let appending = self.check_and_enqueue(records, options);
+        match &appending {
+            // The caller tries again when there is room.
+            Ok(_) | Err(PartitionError::Busy) => {}
+            Err(error) => self.metrics.refused(error.error_code().name()),
+        }
+        appending
+    }
+
+    fn check_and_enqueue(
+        &self,
+        records: Bytes,
+        options: AppendOptions,
+    ) -> Result<Appending, PartitionError> {
+        self.require_writable(options.epoch)?;
+        let settings = self.settings.load();
+        let batch = prepare::prepare(
+            records,
+            &settings,
+            options.origin,
+            options.zstd_allowed,
+            self.clock.wall(),
+        )?;
+        let header = batch.header;
+        if options.origin == BatchOrigin::Client && header.is_transactional() {
+            return Err(PartitionError::UnknownTransaction);
+        }
+        let (appended_sender, appended) = match options.wants_append {
+            true => {
+                let (sender, receiver) = oneshot::channel();
+                (Some(sender), Some(receiver))
+            }
+            false => (None, None),
+        };
+        let (committed_sender, committed) = oneshot::channel();
+        let proposal = Proposal {
+            batch: batch.bytes,
+            header,
+            appended: appended_sender,
+            committed: committed_sender,
+        };
+        let (size, stamped) = (header.size_in_bytes(), batch.log_append_time);
+        if !(header.has_producer_id() && options.origin == BatchOrigin::Client) {
+            self.group.propose(proposal)?;
+            self.metrics.taken(size, header.record_count);
+            return Ok(Appending::new(committed, appended, stamped));
+        }
+        let sequenced = SequencedBatch {
+            producer_id: header.producer_id,
+            epoch: header.producer_epoch,
+            first: header.base_sequence,
+            last: header.last_sequence(),
+        };
+        let mut in_flight = self.in_flight.lock();
+        match in_flight.check(&sequenced, || self.appended_verdict(&header)) {
+            Verdict::Next => {}
+            Verdict::DuplicateInFlight(first_copy) => {
+                self.metrics.duplicate();
+                return Ok(Appending::shared(first_copy, None, stamped));
+            }
+            Verdict::DuplicateAppended(place) => {
+                self.metrics.duplicate();
+                // Kafka answers a duplicate with the timestamp of its first copy.
+                return Ok(Appending::known(place.outcome, Some(place.timestamp)));
+            }
+            Verdict::Refused(fault) => return Err(fault.into()),
+        }
+        self.group.propose(proposal)?;
+        self.metrics.taken(size, header.record_count);
+        let outcome = SharedOutcome::new(committed);
+        in_flight.record(sequenced, outcome.clone());
+        Ok(Appending::shared(outcome, appended, stamped))
+    }
+
+    /// [`Self::append`], but waits while the group holds as many batches as it may.
+    pub async fn append_when_room(
+        &self,
+        records: Bytes,
+        options: AppendOptions,
+    ) -> Result<Appending, PartitionError> {
+        loop {
+            // Made before the attempt, so that no commit falls between the two.
+            let committed = self.events.committed.notified();
+            match self.append(records.clone(), options) {
+                Err(PartitionError::Busy) => {}
+                other => return other,
+            }
+            // A commit may be told before its place is free: hence the short limit.
+            let _ = tokio::time::timeout(ROOM_CHECK, committed).await;
+        }
+    }
+
+    /// Takes over a changed topic configuration.
+    pub fn apply_settings(&self, settings: PartitionSettings) {
+        let log_changed = self.settings.load().log != settings.log;
+        let log = Arc::new(settings.log.clone());
+        self.settings.store(Arc::new(settings));
+        if log_changed {
+            self.group.set_log_config(log);
+        }
+    }
+
+    /// Drops what is past the topic's retention, on all replicas. Only the leader decides.
+    pub async fn run_retention(&self) -> Result<(), PartitionError> {
+        self.group.run_retention(self.clock.wall()).await?;
+        Ok(())
+    }
+
+    /// Forgets producers that have been idle for too long, and the traces of batches in flight
+    /// that have settled.
+    pub fn expire_producers(&self) {
+        let expiration_ms = self.settings.load().log.producer_id_expiration_ms;
+        self.reader()
+            .expire_producers(self.clock.wall(), expiration_ms);
+        self.in_flight.lock().sweep();
+    }
+
+    /// Bytes of its log.
+    pub fn size_bytes(&self) -> u64 {
+        self.reader().size_bytes()
+    }
+
+    fn require_writable(&self, epoch: Option<LeaderEpoch>) -> Result<(), PartitionError> {
+        let current = self.require_leader()?;
+        if epoch.is_some_and(|wanted| wanted != current) {
+            return Err(PartitionError::NotLeader { leader: None });
+        }
+        if let Some(cause) = self.events.offline.get() {
+            return Err(PartitionError::Offline(Arc::clone(cause)));
+        }
+        self.directory.require_writable()
+    }
+
+    /// What the log's own producer state says of a batch.
+    fn appended_verdict(&self, header: &BatchHeader) -> AppendedVerdict<AppendedPlace> {
+        let verdict = self
+            .reader()
+            .with_producers(|states| states.check(header, AppendOrigin::Client));
+        match verdict {
+            Ok(producer_state::Verdict::Accept) => AppendedVerdict::Next,
+            Ok(producer_state::Verdict::Duplicate {
+                base_offset,
+                last_offset,
+                timestamp,
+            }) => AppendedVerdict::Duplicate(AppendedPlace {
+                outcome: AppendOutcome {
+                    base_offset,
+                    last_offset,
+                    leader_epoch: self.leadership().epoch().unwrap_or(LeaderEpoch::NONE),
+                    log_start: self.offsets().log_start.offset(),
+                },
+                timestamp,
+            }),
+            Err(ProducerError::OutOfOrderSequence { .. }) => {
+                AppendedVerdict::Refused(SequenceFault::OutOfOrder)
+            }
+            Err(ProducerError::FencedEpoch { .. } | ProducerError::FencedCoordinator { .. }) => {
+                AppendedVerdict::Refused(SequenceFault::FencedEpoch)
+            }
+            Err(ProducerError::NotInTransaction { .. }) => {
+                AppendedVerdict::Refused(SequenceFault::OutsideTransaction)
+            }
+        }
+    }
+}
+
+/// Where a batch that came again stands in the log.
+struct AppendedPlace {
+    outcome: AppendOutcome,
+    timestamp: TimestampMs,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Metrics of the data path, declared in one place: `odradek_<subsystem>_<noun>_<unit>[_total]`.
+//!
+//! None is labelled by topic or partition: their number is not bounded.
+
+use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
+
+const PRODUCE_BYTES: &str = "odradek_produce_received_bytes_total";
+const PRODUCE_BATCHES: &str = "odradek_produce_batches_total";
+const PRODUCE_RECORDS: &str = "odradek_produce_records_total";
+const PRODUCE_REFUSED: &str = "odradek_produce_refused_batches_total";
+const PRODUCE_DUPLICATES: &str = "odradek_produce_duplicate_batches_total";
+const FETCH_BYTES: &str = "odradek_fetch_sent_bytes_total";
+const FETCH_UNPARKED: &str = "odradek_fetch_unparked_requests_total";
+const FETCH_PARKED: &str = "odradek_fetch_parked_partitions";
+const FETCH_SESSIONS: &str = "odradek_fetch_sessions";
+const FETCH_SESSION_PARTITIONS: &str = "odradek_fetch_session_partitions";
+const FETCH_SESSION_EVICTIONS: &str = "odradek_fetch_session_evictions_total";
+const PARTITIONS: &str = "odradek_partitions_open";
+const LEADERS: &str = "odradek_partitions_led";
+const LOG_DIR_FREE: &str = "odradek_log_dir_free_bytes";
+const LOG_DIRS_OFFLINE: &str = "odradek_log_dirs_offline";
+const LOG_DIRS_RESERVE: &str = "odradek_log_dirs_below_reserve";
+
+/// Tells the recorder what each metric means.
+pub fn describe() {
+    describe_counter!(
+        PRODUCE_BYTES,
+        Unit::Bytes,
+        "Bytes of record batches that were taken."
+    );
+    describe_counter!(PRODUCE_BATCHES, "Record batches that were taken.");
+    describe_counter!(PRODUCE_RECORDS, "Records in the batches that were taken.");
+    describe_counter!(
+        PRODUCE_REFUSED,
+        "Record batches that were refused, by error."
+    );
+    describe_counter!(
+        PRODUCE_DUPLICATES,
+        "Record batches that were known already and answered as the first time."
+    );
+    describe_counter!(
+        FETCH_BYTES,
+        Unit::Bytes,
+        "Bytes of record batches given to fetches."
+    );
+    describe_counter!(
+        FETCH_UNPARKED,
+        "Fetches answered early for want of room to wait."
+    );
+    describe_gauge!(FETCH_PARKED, "Partitions at which fetches wait now.");
+    describe_gauge!(FETCH_SESSIONS, "Incremental fetch sessions now.");
+    describe_gauge!(
+        FETCH_SESSION_PARTITIONS,
+        "Partitions of all incremental fetch sessions now."
+    );
+    describe_counter!(
+        FETCH_SESSION_EVICTIONS,
+        "Incremental fetch sessions that gave way to others."
+    );
+    describe_gauge!(PARTITIONS, "Partitions open on this broker.");
+    describe_gauge!(LEADERS, "Partitions led by this broker.");
+    describe_gauge!(
+        LOG_DIR_FREE,
+        Unit::Bytes,
+        "Free space of a log directory's file system."
+    );
+    describe_gauge!(
+        LOG_DIRS_OFFLINE,
+        "Log directories taken offline by a failure."
+    );
+    describe_gauge!(
+        LOG_DIRS_RESERVE,
+        "Log directories whose free space is below the reserve."
+    );
+}
+
+/// Handles of what the append path counts.
+pub struct AppendMetrics {
+    bytes: Counter,
+    batches: Counter,
+    records: Counter,
+    duplicates: Counter,
+}
+
+impl Default for AppendMetrics {
+    fn default() -> Self {
+        Self {
+            bytes: counter!(PRODUCE_BYTES),
+            batches: counter!(PRODUCE_BATCHES),
+            records: counter!(PRODUCE_RECORDS),
+            duplicates: counter!(PRODUCE_DUPLICATES),
+        }
+    }
+}
+
+impl AppendMetrics {
+    pub(crate) fn taken(&self, bytes: usize, records: i32) {
+        self.bytes.increment(bytes as u64);
+        self.batches.increment(1);
+        self.records.increment(u64::try_from(records).unwrap_or(0));
+    }
+
+    pub(crate) fn duplicate(&self) {
+        self.duplicates.increment(1);
+    }
+
+    pub(crate) fn refused(&self, error: &'static str) {
+        counter!(PRODUCE_REFUSED, "error" => error).increment(1);
+    }
+}
+
+/// Handles of what the fetch path counts.
+pub struct FetchMetrics {
+    bytes: Counter,
+    unparked: Counter,
+    parked: Gauge,
+    sessions: Gauge,
+    session_partitions: Gauge,
+    evictions: Counter,
+}
+
+impl Default for FetchMetrics {
+    fn default() -> Self {
+        Self {
+            bytes: counter!(FETCH_BYTES),
+            unparked: counter!(FETCH_UNPARKED),
+            parked: gauge!(FETCH_PARKED),
+            sessions: gauge!(FETCH_SESSIONS),
+            session_partitions: gauge!(FETCH_SESSION_PARTITIONS),
+            evictions: counter!(FETCH_SESSION_EVICTIONS),
+        }
+    }
+}
+
+impl FetchMetrics {
+    pub(crate) fn answered(&self, bytes: usize) {
+        self.bytes.increment(bytes as u64);
+    }
+
+    pub(crate) fn unparked(&self) {
+        self.unparked.increment(1);
+    }
+
+    pub(crate) fn observe(
+        &self,
+        sessions: usize,
+        session_partitions: usize,
+        evictions: u64,
+        parked: usize,
+    ) {
+        self.sessions.set(sessions as f64);
+        self.session_partitions.set(session_partitions as f64);
+        self.evictions.absolute(evictions);
+        self.parked.set(parked as f64);
+    }
+}
+
+/// Sets the gauges of the partition manager.
+pub(crate) fn observe_partitions(open: usize, led: usize) {
+    gauge!(PARTITIONS).set(open as f64);
+    gauge!(LEADERS).set(led as f64);
+}
+
+/// Sets the gauge of a log directory's free space.
+pub(crate) fn observe_log_dir(path: String, free_bytes: u64) {
+    gauge!(LOG_DIR_FREE, "path" => path).set(free_bytes as f64);
+}
+
+/// Sets the gauges of all log directories.
+pub(crate) fn observe_log_dirs(offline: usize, below_reserve: usize) {
+    gauge!(LOG_DIRS_OFFLINE).set(offline as f64);
+    gauge!(LOG_DIRS_RESERVE).set(below_reserve as f64);
+}

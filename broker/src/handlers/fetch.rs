@@ -1,0 +1,350 @@
+//! Fetch (KIP-74, KIP-227, KIP-320, KIP-392, KIP-516): records out of partitions.
+//!
+//! The session says which partitions are read, the plan how much of each, the log gives regions of
+//! its files. With too little to say, the fetch parks at its partitions and is woken by those that
+//! move; only they are looked at again. The answer is always read afresh at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use odradek_protocol::error::ProtocolError;
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::fetch_response::{FetchReply, FetchedPartition, FetchedTopic};
+use odradek_protocol::ids::{CorrelationId, LeaderEpoch, Offset, PartitionIndex};
+use odradek_protocol::messages::fetch_request::{FetchTopic, ForgottenTopic};
+use odradek_protocol::messages::{FetchRequest, StrBytes};
+use odradek_protocol::response::Response;
+use tokio::time::{Instant, timeout_at};
+
+use crate::context::RequestContext;
+use crate::dispatch::Encode;
+use crate::fetch_plan::{IsolationLevel, Readiness, ResponseBudget};
+use crate::fetch_service::FetchService;
+use crate::fetch_sessions::{
+    FetchKey, FetchTarget, Outcome, SessionFault, SessionRequest, TopicRef,
+};
+use crate::handlers::Reply;
+use crate::partition::{Partition, must_not_wait};
+use crate::partitions::PartitionManager;
+use crate::waiters::FetchWaiter;
+
+/// First version that names topics by id (KIP-516).
+const FIRST_TOPIC_ID_VERSION: i16 = 13;
+/// First version that carries a fetch session (KIP-227).
+const FIRST_SESSION_VERSION: i16 = 7;
+
+/// A Fetch response whose records are still in the log's files.
+#[derive(Debug)]
+pub struct FetchAnswer(FetchReply);
+
+impl Encode for FetchAnswer {
+    fn encode(
+        self,
+        version: i16,
+        correlation_id: CorrelationId,
+    ) -> Result<Response, ProtocolError> {
+        self.0.encode(version, correlation_id)
+    }
+}
+
+/// Answers with what there is, or waits until there is enough.
+pub async fn handle(context: RequestContext, request: FetchRequest) -> Reply<FetchAnswer> {
+    let broker = &context.broker;
+    let version = context.api_version;
+    Reply::Now(fetch(&broker.partitions, &broker.fetch, version, request).await)
+}
+
+async fn fetch(
+    partitions: &PartitionManager,
+    service: &FetchService,
+    version: i16,
+    request: FetchRequest,
+) -> FetchAnswer {
+    let wanted = Wanted::new(&request, service);
+    let replica_id = request.replica_id.max(request.replica_state.replica_id);
+    let session = session_request(request, version);
+    let (session_id, now) = (session.session_id, std::time::Instant::now());
+    let admitted = service.sessions().begin(session, now);
+    let fetch = match admitted {
+        Ok(fetch) => fetch,
+        Err(fault) => return refused(fault, session_id),
+    };
+    let entries = Entry::resolve(&fetch.targets, partitions, replica_id);
+    let answers = wanted.answer(&entries, service).await;
+    let outcomes: Vec<Outcome> = answers.iter().map(outcome).collect();
+    let now = std::time::Instant::now();
+    let selection = service
+        .sessions()
+        .finish(&fetch, &outcomes, now, || rand::random());
+    let selection = match selection {
+        Ok(selection) => selection,
+        Err(fault) => return refused(fault, session_id),
+    };
+    service.count_answer(&answers);
+    let included = selection.included;
+    let is_included = |at: usize| {
+        included
+            .as_ref()
+            .is_none_or(|included| included.get(at).copied().unwrap_or(true))
+    };
+    let kept = fetch
+        .targets
+        .iter()
+        .zip(answers)
+        .enumerate()
+        .filter_map(|(at, (target, answer))| is_included(at).then_some((target, answer)));
+    FetchAnswer(FetchReply {
+        session_id: selection.session_id,
+        topics: by_topic(kept),
+        ..FetchReply::default()
+    })
+}
+
+fn refused(fault: SessionFault, session_id: i32) -> FetchAnswer {
+    FetchAnswer(FetchReply {
+        error_code: match fault {
+            SessionFault::NotFound => ErrorCode::FetchSessionIdNotFound,
+            SessionFault::InvalidEpoch => ErrorCode::InvalidFetchSessionEpoch,
+            SessionFault::TopicIdMismatch => ErrorCode::FetchSessionTopicIdError,
+        },
+        session_id,
+        ..FetchReply::default()
+    })
+}
+
+fn session_request(request: FetchRequest, version: i16) -> SessionRequest {
+    let uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION;
+    let targets = request
+        .topics
+        .iter()
+        .flat_map(|topic| targets(topic, uses_topic_ids))
+        .collect();
+    let forgotten = request
+        .forgotten_topics_data
+        .iter()
+        .flat_map(|topic| forgotten(topic, uses_topic_ids))
+        .collect();
+    let (session_id, epoch) = match version {
+        FIRST_SESSION_VERSION.. => (request.session_id, request.session_epoch),
+        _ => (0, -1),
+    };
+    SessionRequest {
+        session_id,
+        epoch,
+        uses_topic_ids,
+        targets,
+        forgotten,
+    }
+}
+
+fn targets(topic: &FetchTopic, uses_topic_ids: bool) -> impl Iterator<Item = FetchTarget> {
+    let reference = match uses_topic_ids {
+        true => TopicRef::Id(topic.topic_id.into()),
+        false => TopicRef::Name(topic.topic.as_str().into()),
+    };
+    topic.partitions.iter().map(move |partition| FetchTarget {
+        key: FetchKey {
+            topic: reference.clone(),
+            partition: PartitionIndex::new(partition.partition),
+        },
+        current_leader_epoch: LeaderEpoch::new(partition.current_leader_epoch),
+        fetch_offset: Offset::new(partition.fetch_offset),
+        last_fetched_epoch: LeaderEpoch::new(partition.last_fetched_epoch),
+        max_bytes: usize::try_from(partition.partition_max_bytes).unwrap_or(0),
+    })
+}
+
+fn forgotten(topic: &ForgottenTopic, uses_topic_ids: bool) -> impl Iterator<Item = FetchKey> {
+    let reference = match uses_topic_ids {
+        true => TopicRef::Id(topic.topic_id.into()),
+        false => TopicRef::Name(topic.topic.as_str().into()),
+    };
+    topic.partitions.iter().map(move |partition| FetchKey {
+        topic: reference.clone(),
+        partition: PartitionIndex::new(*partition),
+    })
+}
+
+/// A partition of the fetch with what stands behind its name.
+struct Entry<'a> {
+    target: &'a FetchTarget,
+    partition: Result<Arc<Partition>, ErrorCode>,
+}
+
+impl<'a> Entry<'a> {
+    fn resolve(
+        targets: &'a [FetchTarget],
+        partitions: &PartitionManager,
+        replica_id: i32,
+    ) -> Vec<Self> {
+        targets
+            .iter()
+            .map(|target| Self {
+                target,
+                partition: if replica_id >= 0 {
+                    // Replicas follow through Raft: no replica of ours asks this way.
+                    Err(ErrorCode::NotLeaderOrFollower)
+                } else {
+                    partitions
+                        .lookup(&target.key.topic, target.key.partition)
+                        .map_err(|error| error.error_code())
+                },
+            })
+            .collect()
+    }
+}
+
+/// What the request asks for as a whole.
+struct Wanted {
+    isolation: IsolationLevel,
+    max_bytes: usize,
+    min_bytes: usize,
+    deadline: Option<Instant>,
+}
+
+impl Wanted {
+    fn new(request: &FetchRequest, service: &FetchService) -> Self {
+        let positive = |bytes: i32| usize::try_from(bytes).unwrap_or(0);
+        let max_bytes = positive(request.max_bytes).min(service.max_bytes());
+        let max_wait = u64::try_from(request.max_wait_ms).unwrap_or(0);
+        Self {
+            isolation: IsolationLevel::from_wire(request.isolation_level),
+            max_bytes,
+            min_bytes: positive(request.min_bytes).min(max_bytes),
+            deadline: (max_wait > 0).then(|| Instant::now() + Duration::from_millis(max_wait)),
+        }
+    }
+
+    async fn answer(&self, entries: &[Entry<'_>], service: &FetchService) -> Vec<FetchedPartition> {
+        let (answers, mut readiness) = self.read(entries);
+        if readiness.is_satisfied() {
+            return answers;
+        }
+        let Some(deadline) = self.deadline else {
+            return answers;
+        };
+        let Some(_parked) = service.parking().enter(entries.len()) else {
+            service.count_unparked();
+            return answers;
+        };
+        let waiter = FetchWaiter::new();
+        for (index, entry) in (0..).zip(entries) {
+            if let Ok(partition) = &entry.partition {
+                partition.waiters().register(&waiter, index);
+            }
+        }
+        // Whatever moved between the first look and the registration is seen here.
+        for (index, (entry, answer)) in entries.iter().zip(&answers).enumerate() {
+            if let Ok(partition) = &entry.partition
+                && has_moved(partition, answer)
+            {
+                self.look_again(index, entry, &mut readiness);
+            }
+        }
+        drop(answers);
+        while !readiness.is_satisfied() {
+            let Ok(moved) = timeout_at(deadline, waiter.moved()).await else {
+                break;
+            };
+            for index in moved {
+                let at = usize::try_from(index).unwrap_or(usize::MAX);
+                if let Some(entry) = entries.get(at)
+                    && let Ok(partition) = &entry.partition
+                {
+                    partition.waiters().register(&waiter, index);
+                    self.look_again(at, entry, &mut readiness);
+                }
+            }
+        }
+        self.read(entries).0
+    }
+
+    /// Reads all partitions in order within one budget.
+    fn read(&self, entries: &[Entry<'_>]) -> (Vec<FetchedPartition>, Readiness) {
+        let mut budget = ResponseBudget::new(self.max_bytes);
+        let mut readiness = Readiness::new(entries.len(), self.min_bytes);
+        let mut answers = Vec::with_capacity(entries.len());
+        for (index, entry) in entries.iter().enumerate() {
+            let answer = match &entry.partition {
+                Ok(partition) => {
+                    let limit = budget.next(entry.target.max_bytes);
+                    partition.fetch(entry.target, self.isolation, limit)
+                }
+                Err(code) => FetchedPartition::failed(entry.target.key.partition, *code),
+            };
+            let bytes = answer.records.len();
+            budget.spend(bytes);
+            readiness.has_bytes(index, bytes);
+            if must_not_wait(&answer) {
+                readiness.answer_now();
+            }
+            answers.push(answer);
+        }
+        (answers, readiness)
+    }
+
+    fn look_again(&self, index: usize, entry: &Entry<'_>, readiness: &mut Readiness) {
+        let Ok(partition) = &entry.partition else {
+            return;
+        };
+        let max_bytes = entry.target.max_bytes.min(self.max_bytes);
+        match partition.readable_bytes(entry.target, self.isolation, max_bytes) {
+            Some(bytes) => readiness.has_bytes(index, bytes),
+            None => readiness.answer_now(),
+        }
+    }
+}
+
+/// Whether the partition's offsets or leadership are not those of `answer` any more.
+fn has_moved(partition: &Partition, answer: &FetchedPartition) -> bool {
+    let offsets = partition.offsets();
+    offsets.high_watermark.offset() != answer.high_watermark
+        || offsets.last_stable.offset() != answer.last_stable_offset
+        || offsets.log_start.offset() != answer.log_start_offset
+        || partition.require_leader().is_err()
+}
+
+fn outcome(answer: &FetchedPartition) -> Outcome {
+    Outcome {
+        high_watermark: answer.high_watermark.get(),
+        log_start: answer.log_start_offset.get(),
+        has_records: !answer.records.is_empty(),
+        must_send: must_not_wait(answer),
+        is_error: answer.error_code != ErrorCode::None,
+    }
+}
+
+/// Groups neighbours of one topic.
+fn by_topic<'a>(
+    answers: impl Iterator<Item = (&'a FetchTarget, FetchedPartition)>,
+) -> Vec<FetchedTopic> {
+    let mut topics: Vec<FetchedTopic> = Vec::new();
+    let mut last: Option<&TopicRef> = None;
+    for (target, answer) in answers {
+        match topics.last_mut() {
+            Some(topic) if last == Some(&target.key.topic) => topic.partitions.push(answer),
+            _ => topics.push(new_topic(&target.key.topic, answer)),
+        }
+        last = Some(&target.key.topic);
+    }
+    topics
+}
+
+fn new_topic(topic: &TopicRef, answer: FetchedPartition) -> FetchedTopic {
+    let partitions = vec![answer];
+    match topic {
+        TopicRef::Name(name) => FetchedTopic {
+            topic: StrBytes::from(&**name),
+            partitions,
+            ..FetchedTopic::default()
+        },
+        TopicRef::Id(id) => FetchedTopic {
+            topic_id: *id,
+            partitions,
+            ..FetchedTopic::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023): offsets by time and by sentinel.
+//!
+//! A lookup by timestamp reads batches, perhaps from a cold disk, and decompresses them: those run
+//! on the blocking pool, one request on one thread.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{LeaderEpoch, PartitionIndex};
+use odradek_protocol::message;
+use odradek_protocol::messages::list_offsets_request::ListOffsetsPartition;
+use odradek_protocol::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use odradek_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
+
+use crate::context::RequestContext;
+use crate::fetch_plan::IsolationLevel;
+use crate::fetch_sessions::TopicRef;
+use crate::handlers::Reply;
+use crate::partition::{FoundOffset, OffsetSpec, PartitionError};
+use crate::partitions::PartitionManager;
+
+/// First version that has OFFSET_NOT_AVAILABLE (KIP-207).
+const FIRST_OFFSET_NOT_AVAILABLE_VERSION: i16 = 5;
+
+/// Looks every partition up.
+pub async fn handle(
+    context: RequestContext,
+    request: ListOffsetsRequest,
+) -> Reply<ListOffsetsResponse> {
+    let version = context.api_version;
+    let reads_records = request.topics.iter().any(|topic| {
+        topic.partitions.iter().any(|partition| {
+            OffsetSpec::from_wire(partition.timestamp, version)
+                .is_some_and(OffsetSpec::reads_records)
+        })
+    });
+    let partitions = Arc::clone(&context.broker.partitions);
+    if !reads_records {
+        return Reply::Now(answer(&partitions, &request, version));
+    }
+    let looked_up =
+        tokio::task::spawn_blocking(move || answer(&partitions, &request, version)).await;
+    match looked_up {
+        Ok(response) => Reply::Now(response),
+        Err(error) => {
+            tracing::error!(%error, "a lookup by timestamp was cut short");
+            Reply::Close
+        }
+    }
+}
+
+fn answer(
+    partitions: &PartitionManager,
+    request: &ListOffsetsRequest,
+    version: i16,
+) -> ListOffsetsResponse {
+    let isolation = IsolationLevel::from_wire(request.isolation_level);
+    let duplicates = duplicates(request);
+    let topics = request.topics.iter().map(|topic| {
+        let reference = TopicRef::Name(topic.name.as_str().into());
+        let rows = topic.partitions.iter().map(|row| {
+            if duplicates.contains(&(topic.name.as_str(), row.partition_index)) {
+                return failed(row, ErrorCode::InvalidRequest);
+            }
+            let Some(spec) = OffsetSpec::from_wire(row.timestamp, version) else {
+                return failed(row, ErrorCode::UnsupportedVersion);
+            };
+            let index = PartitionIndex::new(row.partition_index);
+            let partition = match partitions.lookup(&reference, index) {
+                Ok(partition) => partition,
+                Err(error) => return failed(row, error.error_code()),
+            };
+            let known_epoch = LeaderEpoch::new(row.current_leader_epoch);
+            match partition.list_offset(spec, isolation, known_epoch) {
+                Ok(found) => found_at(row, found),
+                Err(error) => failed(row, error_code(&error, version)),
+            }
+        });
+        message!(ListOffsetsTopicResponse {
+            name: topic.name.clone(),
+            partitions: rows.collect(),
+        })
+    });
+    message!(ListOffsetsResponse {
+        topics: topics.collect(),
+    })
+}
+
+/// Partitions that the request names more than once: which of the two is meant is not ours to say.
+fn duplicates(request: &ListOffsetsRequest) -> HashSet<(&str, i32)> {
+    let mut seen = HashSet::new();
+    request
+        .topics
+        .iter()
+        .flat_map(|topic| {
+            let name = topic.name.as_str();
+            topic
+                .partitions
+                .iter()
+                .map(move |row| (name, row.partition_index))
+        })
+        .filter(|named| !seen.insert(*named))
+        .collect()
+}
+
+fn error_code(error: &PartitionError, version: i16) -> ErrorCode {
+    match error {
+        PartitionError::NotReady if version >= FIRST_OFFSET_NOT_AVAILABLE_VERSION => {
+            ErrorCode::OffsetNotAvailable
+        }
+        PartitionError::NotReady => ErrorCode::LeaderNotAvailable,
+        error => error.error_code(),
+    }
+}
+
+fn found_at(row: &ListOffsetsPartition, found: FoundOffset) -> ListOffsetsPartitionResponse {
+    message!(ListOffsetsPartitionResponse {
+        partition_index: row.partition_index,
+        timestamp: found.timestamp.get(),
+        offset: found.offset.get(),
+        leader_epoch: found.leader_epoch.get(),
+    })
+}
+
+fn failed(row: &ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse {
+    let mut response = found_at(row, FoundOffset::NOTHING);
+    response.error_code = code.code();
+    response
+}

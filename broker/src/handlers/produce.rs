@@ -1,0 +1,270 @@
+//! Produce (KIP-98, KIP-467, KIP-951): batches into partitions.
+//!
+//! Two stages: all batches of the request are checked and enqueued in order, then the connection
+//! goes on to its next request while this one's answer waits for the batches to be committed
+//! (`acks=all`) or appended (`acks=1`). Every partition waits for itself up to the request's
+//! timeout, so that a stuck one does not cost the others their answer.
+//!
+//! Versions 0 to 2 are advertised and refused, for the sake of old clients: see `api`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use odradek_protocol::batch::{BatchError, BatchOrigin};
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{Offset, PartitionIndex, TimestampMs, TopicId};
+use odradek_protocol::message;
+use odradek_protocol::messages::produce_request::TopicProduceData;
+use odradek_protocol::messages::produce_response::{
+    BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
+};
+use odradek_protocol::messages::{ProduceRequest, ProduceResponse, StrBytes};
+use tokio::time::{Instant, timeout_at};
+
+use crate::context::RequestContext;
+use crate::fetch_sessions::TopicRef;
+use crate::handlers::Reply;
+use crate::partition::{AppendOptions, Appending, PartitionError};
+use crate::partitions::{LookupError, PartitionManager};
+
+/// First version that may carry zstd (KIP-110).
+const FIRST_ZSTD_VERSION: i16 = 7;
+/// First version that names topics by id (KIP-516).
+const FIRST_TOPIC_ID_VERSION: i16 = 13;
+
+/// When a request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acks {
+    /// Never.
+    None,
+    /// When the leader has appended.
+    Leader,
+    /// When a majority has it on stable storage.
+    All,
+}
+
+impl Acks {
+    fn from_wire(acks: i16) -> Option<Self> {
+        match acks {
+            0 => Some(Self::None),
+            1 => Some(Self::Leader),
+            -1 => Some(Self::All),
+            _ => None,
+        }
+    }
+}
+
+/// One partition of the request after the first stage.
+struct Enqueued {
+    index: i32,
+    stage: Result<Appending, Refusal>,
+}
+
+/// Why a partition's batch was not taken.
+enum Refusal {
+    Lookup(LookupError),
+    Partition(PartitionError),
+    Code(ErrorCode),
+}
+
+impl Refusal {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Lookup(error) => error.error_code(),
+            Self::Partition(error) => error.error_code(),
+            Self::Code(code) => *code,
+        }
+    }
+}
+
+/// Enqueues the batches and answers when they are as safe as the client asked.
+pub async fn handle(context: RequestContext, request: ProduceRequest) -> Reply<ProduceResponse> {
+    produce(&context.broker.partitions, context.api_version, request).await
+}
+
+async fn produce(
+    partitions: &PartitionManager,
+    version: i16,
+    request: ProduceRequest,
+) -> Reply<ProduceResponse> {
+    let Some(acks) = Acks::from_wire(request.acks) else {
+        return Reply::Now(refuse_all(&request, ErrorCode::InvalidRequiredAcks));
+    };
+    let deadline = Instant::now() + timeout(request.timeout_ms);
+    let transactional = request.transactional_id.is_some();
+    let options = AppendOptions {
+        origin: BatchOrigin::Client,
+        zstd_allowed: version >= FIRST_ZSTD_VERSION,
+        wants_append: acks == Acks::Leader,
+        epoch: None,
+    };
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    for topic in request.topic_data {
+        let reference = topic_ref(&topic, version);
+        let mut enqueued = Vec::with_capacity(topic.partition_data.len());
+        for data in topic.partition_data {
+            let stage = enqueue(
+                partitions,
+                &reference,
+                data.index,
+                data.records,
+                options,
+                transactional,
+                deadline,
+            )
+            .await;
+            enqueued.push(Enqueued {
+                index: data.index,
+                stage,
+            });
+        }
+        topics.push((topic.name, TopicId::from(topic.topic_id), enqueued));
+    }
+    if acks == Acks::None {
+        let refused = topics
+            .iter()
+            .flat_map(|(_, _, enqueued)| enqueued)
+            .any(|partition| partition.stage.is_err());
+        // The client expects no answer; a closed connection is the only sign there is.
+        return if refused { Reply::Close } else { Reply::Silent };
+    }
+    Reply::Later(Box::pin(async move {
+        let responses = join_all(topics.into_iter().map(|(name, id, enqueued)| async move {
+            let partitions = enqueued
+                .into_iter()
+                .map(|partition| settle(partition, acks, deadline));
+            message!(TopicProduceResponse {
+                name,
+                topic_id: id.into(),
+                partition_responses: join_all(partitions).await,
+            })
+        }))
+        .await;
+        message!(ProduceResponse { responses })
+    }))
+}
+
+fn topic_ref(topic: &TopicProduceData, version: i16) -> TopicRef {
+    if version >= FIRST_TOPIC_ID_VERSION {
+        TopicRef::Id(topic.topic_id.into())
+    } else {
+        TopicRef::Name(topic.name.as_str().into())
+    }
+}
+
+fn timeout(timeout_ms: i32) -> Duration {
+    Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0))
+}
+
+async fn enqueue(
+    partitions: &PartitionManager,
+    topic: &TopicRef,
+    index: i32,
+    records: Option<Bytes>,
+    options: AppendOptions,
+    transactional: bool,
+    deadline: Instant,
+) -> Result<Appending, Refusal> {
+    let partition = partitions
+        .lookup(topic, PartitionIndex::new(index))
+        .map_err(Refusal::Lookup)?;
+    let records = records.ok_or(Refusal::Code(ErrorCode::InvalidRecord))?;
+    match partition.append(records.clone(), options) {
+        Err(PartitionError::UnknownTransaction) if !transactional => {
+            Err(Refusal::Code(ErrorCode::TransactionalIdAuthorizationFailed))
+        }
+        // The group holds as much as it may: wait for room rather than refuse, which slows this
+        // connection and nobody else.
+        Err(PartitionError::Busy) => {
+            let appending = partition.append_when_room(records, options);
+            timeout_at(deadline, appending)
+                .await
+                .unwrap_or(Err(PartitionError::Busy))
+                .map_err(Refusal::Partition)
+        }
+        other => other.map_err(Refusal::Partition),
+    }
+}
+
+/// The second stage of one partition.
+async fn settle(partition: Enqueued, acks: Acks, deadline: Instant) -> PartitionProduceResponse {
+    let index = partition.index;
+    let appending = match partition.stage {
+        Ok(appending) => appending,
+        Err(refusal) => return refused(index, &refusal),
+    };
+    let log_append_time = appending.log_append_time().unwrap_or(TimestampMs::NONE);
+    let outcome = async {
+        match acks {
+            Acks::All => appending.committed().await,
+            Acks::Leader | Acks::None => appending.appended().await,
+        }
+    };
+    match timeout_at(deadline, outcome).await {
+        Ok(Ok(outcome)) => message!(PartitionProduceResponse {
+            index,
+            base_offset: outcome.base_offset.get(),
+            log_append_time_ms: log_append_time.get(),
+            log_start_offset: outcome.log_start.get(),
+        }),
+        Ok(Err(error)) => refused(index, &Refusal::Partition(error)),
+        Err(_elapsed) => refused(index, &Refusal::Partition(PartitionError::TimedOut)),
+    }
+}
+
+fn refused(index: i32, refusal: &Refusal) -> PartitionProduceResponse {
+    let mut response = message!(PartitionProduceResponse {
+        index,
+        error_code: refusal.error_code().code(),
+        base_offset: Offset::NONE.get(),
+        log_append_time_ms: TimestampMs::NONE.get(),
+        log_start_offset: Offset::NONE.get(),
+    });
+    match refusal {
+        Refusal::Partition(PartitionError::Batch(error)) => describe_batch(error, &mut response),
+        Refusal::Partition(PartitionError::NotLeader {
+            leader: Some(leader),
+        }) => {
+            response.current_leader = message!(LeaderIdAndEpoch {
+                leader_id: leader.get(),
+            });
+        }
+        Refusal::Partition(_) | Refusal::Lookup(_) | Refusal::Code(_) => {}
+    }
+    response
+}
+
+/// Names the records at fault, so that the client can drop those and keep the rest (KIP-467).
+fn describe_batch(error: &BatchError, response: &mut PartitionProduceResponse) {
+    let faults = error.record_faults();
+    response.record_errors = faults
+        .iter()
+        .map(|fault| {
+            message!(BatchIndexAndErrorMessage {
+                batch_index: fault.index,
+                batch_index_error_message: Some(StrBytes::from(fault.cause.to_string())),
+            })
+        })
+        .collect();
+    response.error_message = Some(StrBytes::from(error.to_string()));
+}
+
+fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {
+    let responses = request.topic_data.iter().map(|topic| {
+        let partitions = topic.partition_data.iter();
+        message!(TopicProduceResponse {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            partition_responses: partitions
+                .map(|data| refused(data.index, &Refusal::Code(code)))
+                .collect(),
+        })
+    });
+    message!(ProduceResponse {
+        responses: responses.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

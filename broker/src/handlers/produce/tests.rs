@@ -1,0 +1,139 @@
+use odradek_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+
+use super::*;
+use crate::partitions::fixture::{Fixture, batch, producer_batch, topic_id};
+
+async fn bench() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 2).await;
+    fixture
+}
+
+fn request(acks: i16, batches: Vec<(i32, Option<Bytes>)>) -> ProduceRequest {
+    let partitions = batches
+        .into_iter()
+        .map(|(index, records)| message!(PartitionProduceData { index, records }));
+    message!(ProduceRequest {
+        acks,
+        timeout_ms: 10_000,
+        topic_data: vec![message!(TopicProduceData {
+            name: StrBytes::from("orders"),
+            topic_id: topic_id(1).into(),
+            partition_data: partitions.collect(),
+        })],
+    })
+}
+
+async fn answer(fixture: &Fixture, version: i16, request: ProduceRequest) -> ProduceResponse {
+    match produce(&fixture.manager, version, request).await {
+        Reply::Now(response) => response,
+        Reply::Later(response) => response.await,
+        Reply::Silent | Reply::Close => panic!("an answer is owed"),
+    }
+}
+
+fn rows(response: &ProduceResponse) -> Vec<(i32, ErrorCode, i64)> {
+    let topics = response.responses.iter();
+    topics
+        .flat_map(|topic| &topic.partition_responses)
+        .map(|row| {
+            let code = ErrorCode::from_code(row.error_code).expect("known");
+            (row.index, code, row.base_offset)
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_partition_of_a_request_is_answered_for_itself() {
+    let fixture = bench().await;
+    let batches = vec![
+        (0, Some(batch(3))),
+        (1, None),
+        (5, Some(batch(1))),
+        (1, Some(Bytes::from_static(b"garbage"))),
+        (1, Some(batch(2))),
+    ];
+    let response = answer(&fixture, 12, request(-1, batches)).await;
+    assert_eq!(
+        rows(&response),
+        [
+            (0, ErrorCode::None, 0),
+            (1, ErrorCode::InvalidRecord, -1),
+            (5, ErrorCode::UnknownTopicOrPartition, -1),
+            (1, ErrorCode::InvalidRecord, -1),
+            (1, ErrorCode::None, 0),
+        ]
+    );
+    let row = &response.responses[0].partition_responses[0];
+    assert_eq!((row.log_append_time_ms, row.log_start_offset), (-1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_are_named_by_id_from_version_13_on() {
+    let fixture = bench().await;
+    let response = answer(&fixture, 13, request(-1, vec![(0, Some(batch(1)))])).await;
+    assert_eq!(rows(&response), [(0, ErrorCode::None, 0)]);
+    let mut unknown = request(-1, vec![(0, Some(batch(1)))]);
+    unknown.topic_data[0].topic_id = topic_id(9).into();
+    let response = answer(&fixture, 13, unknown).await;
+    assert_eq!(rows(&response), [(0, ErrorCode::UnknownTopicId, -1)]);
+    assert_eq!(TopicId::from(response.responses[0].topic_id), topic_id(9));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_three_kinds_of_acks_are_taken() {
+    let fixture = bench().await;
+    for acks in [-2, 2, i16::MAX] {
+        let response = answer(&fixture, 9, request(acks, vec![(0, Some(batch(1)))])).await;
+        assert_eq!(rows(&response), [(0, ErrorCode::InvalidRequiredAcks, -1)]);
+    }
+    assert_eq!(fixture.partition("orders", 0).offsets().log_end.get(), 0);
+    let response = answer(&fixture, 9, request(1, vec![(0, Some(batch(4)))])).await;
+    assert_eq!(rows(&response), [(0, ErrorCode::None, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_acks_nothing_is_answered_and_a_refusal_closes_the_connection() {
+    let fixture = bench().await;
+    let taken = produce(&fixture.manager, 9, request(0, vec![(0, Some(batch(1)))])).await;
+    assert!(matches!(taken, Reply::Silent));
+    let refused = produce(&fixture.manager, 9, request(0, vec![(9, Some(batch(1)))])).await;
+    assert!(matches!(refused, Reply::Close));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_one_connection_overlap_and_a_duplicate_gets_the_first_offset() {
+    let fixture = bench().await;
+    let send = |first| {
+        let batch = producer_batch(5, 0, first, 1);
+        produce(&fixture.manager, 9, request(-1, vec![(0, Some(batch))]))
+    };
+    let mut replies = Vec::new();
+    for first in [0, 1, 2, 1] {
+        match send(first).await {
+            Reply::Later(reply) => replies.push(reply),
+            _ => panic!("answered later"),
+        }
+    }
+    let offsets: Vec<i64> = join_all(replies)
+        .await
+        .iter()
+        .map(|response| rows(response)[0].2)
+        .collect();
+    assert_eq!(offsets, [0, 1, 2, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_at_fault_are_named_one_by_one() {
+    let mut fixture = bench().await;
+    fixture
+        .set_config("orders", "message.timestamp.before.max.ms", "1000")
+        .await;
+    let old = crate::partitions::fixture::batch_at(2, TimestampMs::new(5));
+    let response = answer(&fixture, 9, request(-1, vec![(0, Some(old))])).await;
+    assert_eq!(rows(&response), [(0, ErrorCode::InvalidTimestamp, -1)]);
+    let row = &response.responses[0].partition_responses[0];
+    let at_fault: Vec<i32> = row.record_errors.iter().map(|e| e.batch_index).collect();
+    assert_eq!(at_fault, [0, 1]);
+    assert!(row.error_message.is_some());
+}

@@ -1,0 +1,167 @@
+//! Why a partition could not do what a client asked, and the code that the client gets.
+
+use std::sync::Arc;
+
+use odradek_protocol::batch::BatchError;
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
+use odradek_raft::{ProposeError, RaftError};
+use odradek_storage::StorageError;
+
+use super::in_flight::SequenceFault;
+
+/// Failures of a partition, by cause.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PartitionError {
+    /// Another node leads the partition, or none does.
+    #[error("this node does not lead the partition; the leader is {leader:?}")]
+    NotLeader {
+        /// The leader, where it is known.
+        leader: Option<NodeId>,
+    },
+    /// This node leads, but its term has not committed anything yet.
+    #[error("the leader is not ready yet")]
+    NotReady,
+    /// The client knows an older leader epoch.
+    #[error("leader epoch {known} is fenced, the leader's is {current}")]
+    FencedLeaderEpoch {
+        /// What the client knows.
+        known: LeaderEpoch,
+        /// What is.
+        current: LeaderEpoch,
+    },
+    /// The client knows a newer leader epoch than this node.
+    #[error("leader epoch {known} is not known here, the leader's is {current}")]
+    UnknownLeaderEpoch {
+        /// What the client knows.
+        known: LeaderEpoch,
+        /// What is.
+        current: LeaderEpoch,
+    },
+    /// The batch is not acceptable.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// The batch does not continue its producer's sequence.
+    #[error("the batch does not continue the sequence of its producer")]
+    OutOfOrderSequence,
+    /// A newer instance of the producer has written already.
+    #[error("the producer's epoch is fenced")]
+    FencedProducerEpoch,
+    /// The producer has an open transaction and the batch is not part of it.
+    #[error("the producer has an open transaction and the batch is not part of it")]
+    OutsideTransaction,
+    /// The batch belongs to a transaction that no coordinator has begun here.
+    #[error("the batch belongs to an unknown transaction")]
+    UnknownTransaction,
+    /// As many batches as may wait to be committed already do.
+    #[error("too many batches wait to be committed")]
+    Busy,
+    /// Fewer replicas are in sync than `min.insync.replicas` asks for.
+    #[error("{in_sync} replicas are in sync, {required} are required")]
+    NotEnoughReplicas {
+        /// Replicas in sync.
+        in_sync: usize,
+        /// `min.insync.replicas`, at most the number of replicas.
+        required: usize,
+    },
+    /// The log directory failed, and takes no writes until the broker has been restarted.
+    #[error("the log directory is offline: {0}")]
+    Offline(Arc<str>),
+    /// The disk is nearly full, and what is left is kept for what has been promised.
+    #[error("the log directory is below its reserve of free space")]
+    DiskReserve,
+    /// The log does not hold the offset.
+    #[error("offset {0} is out of range")]
+    OffsetOutOfRange(Offset),
+    /// The partition is being deleted or the broker stops.
+    #[error("the partition is closed")]
+    Closed,
+    /// The time that the client gave is up.
+    #[error("the request timed out")]
+    TimedOut,
+    /// The log could not be read.
+    #[error("reading the log failed: {0}")]
+    Unreadable(Arc<str>),
+}
+
+impl PartitionError {
+    /// The code that a client gets for this cause.
+    pub fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::NotLeader { .. } | Self::NotReady | Self::Closed => {
+                ErrorCode::NotLeaderOrFollower
+            }
+            Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
+            Self::UnknownLeaderEpoch { .. } => ErrorCode::UnknownLeaderEpoch,
+            Self::Batch(error) => error.error_code(),
+            Self::OutOfOrderSequence => ErrorCode::OutOfOrderSequenceNumber,
+            Self::FencedProducerEpoch => ErrorCode::InvalidProducerEpoch,
+            Self::OutsideTransaction => ErrorCode::InvalidTxnState,
+            Self::UnknownTransaction => ErrorCode::InvalidProducerIdMapping,
+            Self::Busy | Self::TimedOut => ErrorCode::RequestTimedOut,
+            Self::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
+            Self::Offline(_) | Self::DiskReserve | Self::Unreadable(_) => {
+                ErrorCode::KafkaStorageError
+            }
+            Self::OffsetOutOfRange(_) => ErrorCode::OffsetOutOfRange,
+        }
+    }
+}
+
+impl From<SequenceFault> for PartitionError {
+    fn from(fault: SequenceFault) -> Self {
+        match fault {
+            SequenceFault::OutOfOrder => Self::OutOfOrderSequence,
+            SequenceFault::FencedEpoch => Self::FencedProducerEpoch,
+            SequenceFault::OutsideTransaction => Self::OutsideTransaction,
+        }
+    }
+}
+
+impl From<ProposeError> for PartitionError {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::NotLeader { leader } => Self::NotLeader { leader },
+            ProposeError::NotReady => Self::NotReady,
+            ProposeError::QueueFull { .. } => Self::Busy,
+            ProposeError::Offline(cause) => Self::Offline(cause),
+            ProposeError::Closed => Self::Closed,
+            ProposeError::Malformed => Self::Batch(BatchError::NoBatch { len: 0 }),
+        }
+    }
+}
+
+impl From<StorageError> for PartitionError {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::OffsetOutOfRange { requested, .. } => Self::OffsetOutOfRange(requested),
+            StorageError::Offline { cause, .. } => Self::Offline(cause.into()),
+            StorageError::Io { .. }
+            | StorageError::NotNext { .. }
+            | StorageError::StaleEpoch { .. }
+            | StorageError::SegmentFull { .. }
+            | StorageError::Corrupt { .. }
+            | StorageError::UnusableBatch(_) => Self::Unreadable(error.to_string().into()),
+        }
+    }
+}
+
+impl From<RaftError> for PartitionError {
+    fn from(error: RaftError) -> Self {
+        match error {
+            RaftError::NotLeader { leader } => Self::NotLeader { leader },
+            RaftError::LogStartOutOfRange { requested, .. } => Self::OffsetOutOfRange(requested),
+            RaftError::UnknownGroup(_) => Self::Closed,
+            RaftError::Storage(error) => error.into(),
+            RaftError::Stopped(cause) => Self::Offline(cause),
+            RaftError::Io { .. }
+            | RaftError::JournalDamaged { .. }
+            | RaftError::NotContiguous { .. }
+            | RaftError::WrongStamp { .. }
+            | RaftError::MissingEntry { .. }
+            | RaftError::MissingBatch { .. }
+            | RaftError::UnusableEntry(_)
+            | RaftError::AlreadyOpen(_) => Self::Unreadable(error.to_string().into()),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! From the bytes of a Produce request to the batch that goes into the log.
+//!
+//! The batch is validated and, only where the topic's configuration asks for it, rewritten: other
+//! timestamps (`message.timestamp.type=LogAppendTime`) or another codec (`compression.type` other
+//! than `producer`). In every other case the bytes that came off the socket are the bytes that
+//! reach the disk; nothing is copied.
+
+use bytes::{Bytes, BytesMut};
+use odradek_protocol::batch::{
+    BatchError, BatchHeader, BatchOrigin, BatchSummary, TimestampType, restamp, validate_batch,
+};
+use odradek_protocol::compression::{Compression, compress, decompress_capped};
+use odradek_protocol::ids::TimestampMs;
+
+use super::settings::PartitionSettings;
+
+/// A batch that may be proposed.
+#[derive(Clone, Debug)]
+pub struct PreparedBatch {
+    /// The whole batch, its base offset and leader epoch not yet those of the log.
+    pub bytes: Bytes,
+    /// Its header.
+    pub header: BatchHeader,
+    /// The broker's time, where the topic's records carry that.
+    pub log_append_time: Option<TimestampMs>,
+}
+
+/// Validates the one batch in `records` and gives it the form that the topic asks for.
+pub fn prepare(
+    records: Bytes,
+    settings: &PartitionSettings,
+    origin: BatchOrigin,
+    zstd_allowed: bool,
+    now: TimestampMs,
+) -> Result<PreparedBatch, BatchError> {
+    let limits = settings.limits(origin, zstd_allowed, now);
+    let summary = validate_batch(&records, &limits)?;
+    let mut bytes = records;
+    let compression = summary.header.compression()?;
+    match settings.compression {
+        Some(wanted) if wanted != compression && origin == BatchOrigin::Client => {
+            let cap = settings.expansion().max_batch_bytes;
+            bytes = recompress(
+                &bytes,
+                &summary,
+                compression,
+                wanted,
+                cap,
+                settings.timestamp_type,
+            )?;
+            if bytes.len() > settings.max_message_bytes {
+                return Err(BatchError::TooLarge {
+                    len: bytes.len(),
+                    limit: settings.max_message_bytes,
+                });
+            }
+        }
+        _ if summary.needs_restamp => {
+            bytes = restamp(bytes, settings.timestamp_type, summary.max_timestamp);
+        }
+        _ => {}
+    }
+    let header = BatchHeader::parse(&bytes)?;
+    let log_append_time = match header.timestamp_type() {
+        TimestampType::LogAppendTime => Some(header.max_timestamp),
+        TimestampType::CreateTime => None,
+    };
+    Ok(PreparedBatch {
+        bytes,
+        header,
+        log_append_time,
+    })
+}
+
+/// The same records under another codec, stamped as the topic asks for.
+fn recompress(
+    batch: &[u8],
+    summary: &BatchSummary,
+    from: Compression,
+    to: Compression,
+    max_decompressed_bytes: usize,
+    timestamp_type: TimestampType,
+) -> Result<Bytes, BatchError> {
+    let records = batch.get(BatchHeader::SIZE..).unwrap_or_default();
+    let plain = decompress_capped(from, records, max_decompressed_bytes)?;
+    let packed = compress(to, &plain)?;
+    let mut header = summary.header;
+    header.attributes = header.attributes.with_compression(to);
+    let length = BatchHeader::SIZE - BatchHeader::LOG_OVERHEAD + packed.len();
+    header.batch_length = i32::try_from(length).map_err(|_| BatchError::TooLarge {
+        len: length,
+        limit: i32::MAX as usize,
+    })?;
+    let mut rewritten = BytesMut::with_capacity(BatchHeader::SIZE + packed.len());
+    rewritten.extend_from_slice(&header.to_bytes());
+    rewritten.extend_from_slice(&packed);
+    Ok(restamp(
+        rewritten.freeze(),
+        timestamp_type,
+        summary.max_timestamp,
+    ))
+}

@@ -1,0 +1,309 @@
+//! What consumers and tools read from a partition: records, offsets by time, ends of epochs.
+
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::fetch_response::{
+    AbortedTransaction, DivergingEpoch, FetchedPartition, RecordsPayload,
+};
+use odradek_protocol::ids::{LeaderEpoch, LogOffsets, NodeId, Offset, TimestampMs};
+use odradek_raft::Leadership;
+
+use super::{Partition, PartitionError};
+use crate::fetch_plan::{IsolationLevel, ReadLimit, Standing, standing};
+use crate::fetch_sessions::FetchTarget;
+
+/// A record found by its timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundOffset {
+    /// Its offset, or [`Offset::NONE`].
+    pub offset: Offset,
+    /// Its timestamp, or [`TimestampMs::NONE`].
+    pub timestamp: TimestampMs,
+    /// Epoch of the leader that appended it, or [`LeaderEpoch::NONE`].
+    pub leader_epoch: LeaderEpoch,
+}
+
+impl FoundOffset {
+    /// "There is no such record", which is not an error.
+    pub const NOTHING: Self = Self {
+        offset: Offset::NONE,
+        timestamp: TimestampMs::NONE,
+        leader_epoch: LeaderEpoch::NONE,
+    };
+
+    fn at(offset: Offset, leader_epoch: LeaderEpoch) -> Self {
+        Self {
+            offset,
+            timestamp: TimestampMs::NONE,
+            leader_epoch,
+        }
+    }
+}
+
+/// What ListOffsets looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetSpec {
+    /// First offset that is not readable yet.
+    Latest,
+    /// First readable offset.
+    Earliest,
+    /// First readable offset on this broker's disks; without tiered storage the earliest.
+    EarliestLocal,
+    /// The record with the largest timestamp.
+    MaxTimestamp,
+    /// The end of what has been moved to tiered storage; there is none.
+    LatestTiered,
+    /// The start of what has not been moved to tiered storage yet; there is none.
+    EarliestPendingUpload,
+    /// The first record with this timestamp or a later one.
+    Timestamp(TimestampMs),
+}
+
+impl OffsetSpec {
+    /// Reads the timestamp field of a request of `version`; `None` where that version does not
+    /// have this sentinel.
+    pub fn from_wire(timestamp: i64, version: i16) -> Option<Self> {
+        let (spec, since) = match timestamp {
+            -1 => (Self::Latest, 1),
+            -2 => (Self::Earliest, 1),
+            -3 => (Self::MaxTimestamp, 7),
+            -4 => (Self::EarliestLocal, 8),
+            -5 => (Self::LatestTiered, 9),
+            -6 => (Self::EarliestPendingUpload, 11),
+            0.. => (Self::Timestamp(TimestampMs::new(timestamp)), 1),
+            _ => return None,
+        };
+        (version >= since).then_some(spec)
+    }
+
+    /// Whether records may have to be read, and decompressed, to answer.
+    pub fn reads_records(self) -> bool {
+        matches!(self, Self::MaxTimestamp | Self::Timestamp(_))
+    }
+}
+
+impl Partition {
+    /// What a fetch gets from this partition, reading as much as `limit` allows; without a limit
+    /// only offsets and errors are reported.
+    pub fn fetch(
+        &self,
+        target: &FetchTarget,
+        isolation: IsolationLevel,
+        limit: Option<ReadLimit>,
+    ) -> FetchedPartition {
+        self.try_fetch(target, isolation, limit)
+            .unwrap_or_else(|error| {
+                if let PartitionError::Unreadable(cause) = &error {
+                    tracing::error!(
+                        topic = &*self.topic,
+                        partition = self.index().get(),
+                        %cause,
+                        "a fetch cannot read the log"
+                    );
+                }
+                FetchedPartition::failed(self.index(), error.error_code())
+            })
+    }
+
+    fn try_fetch(
+        &self,
+        target: &FetchTarget,
+        isolation: IsolationLevel,
+        limit: Option<ReadLimit>,
+    ) -> Result<FetchedPartition, PartitionError> {
+        self.require_epoch(target.current_leader_epoch)?;
+        let offsets = self.offsets();
+        let mut answer = self.offsets_only(&offsets, isolation);
+        if let Some(diverging) = self.diverging_epoch(target)? {
+            answer.diverging_epoch = Some(diverging);
+            return Ok(answer);
+        }
+        let bound = match standing(target.fetch_offset, &offsets, isolation) {
+            Standing::OutOfRange => {
+                return Err(PartitionError::OffsetOutOfRange(target.fetch_offset));
+            }
+            Standing::CaughtUp => return Ok(answer),
+            Standing::Readable { bound } => bound,
+        };
+        let Some(limit) = limit else {
+            return Ok(answer);
+        };
+        let slice = self.reader().read(
+            target.fetch_offset,
+            limit.max_bytes,
+            bound,
+            limit.whole_first_batch,
+        )?;
+        if slice.regions.is_empty() {
+            return Ok(answer);
+        }
+        if isolation == IsolationLevel::ReadCommitted {
+            answer.aborted_transactions = Some(self.aborted(target.fetch_offset, bound)?);
+        }
+        answer.records = RecordsPayload::Regions(slice.regions);
+        Ok(answer)
+    }
+
+    fn offsets_only(&self, offsets: &LogOffsets, isolation: IsolationLevel) -> FetchedPartition {
+        FetchedPartition {
+            index: self.index(),
+            error_code: ErrorCode::None,
+            high_watermark: offsets.high_watermark.offset(),
+            last_stable_offset: offsets.last_stable.offset(),
+            log_start_offset: offsets.log_start.offset(),
+            diverging_epoch: None,
+            current_leader: None,
+            aborted_transactions: match isolation {
+                IsolationLevel::ReadCommitted => Some(Vec::new()),
+                IsolationLevel::ReadUncommitted => None,
+            },
+            preferred_read_replica: NodeId::new(-1),
+            records: RecordsPayload::Empty,
+        }
+    }
+
+    fn aborted(
+        &self,
+        from: Offset,
+        bound: Offset,
+    ) -> Result<Vec<AbortedTransaction>, PartitionError> {
+        let aborted = self.reader().aborted_transactions(from, bound)?;
+        Ok(aborted
+            .into_iter()
+            .map(|aborted| AbortedTransaction {
+                producer_id: aborted.producer_id,
+                first_offset: aborted.first_offset,
+            })
+            .collect())
+    }
+
+    /// Where the fetcher's log leaves this one, if it says what it has (KIP-595).
+    fn diverging_epoch(
+        &self,
+        target: &FetchTarget,
+    ) -> Result<Option<DivergingEpoch>, PartitionError> {
+        if target.last_fetched_epoch == LeaderEpoch::NONE {
+            return Ok(None);
+        }
+        let Some((epoch, end_offset)) = self.epoch_end(target.last_fetched_epoch) else {
+            return Err(PartitionError::OffsetOutOfRange(target.fetch_offset));
+        };
+        let diverges = epoch < target.last_fetched_epoch || end_offset < target.fetch_offset;
+        Ok(diverges.then_some(DivergingEpoch { epoch, end_offset }))
+    }
+
+    /// The largest epoch up to `epoch` that the log has, and the offset at which it ends; `None`
+    /// for an epoch later than the leader's.
+    pub fn epoch_end(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
+        self.reader().end_offset_for_epoch(epoch)
+    }
+
+    /// How much the partition has to give to a fetch now, in bytes and up to `max_bytes`; `None`
+    /// if it has something else to say.
+    pub fn readable_bytes(
+        &self,
+        target: &FetchTarget,
+        isolation: IsolationLevel,
+        max_bytes: usize,
+    ) -> Option<usize> {
+        let limit = ReadLimit {
+            max_bytes,
+            whole_first_batch: true,
+        };
+        let answer = self.fetch(target, isolation, Some(limit));
+        (!must_not_wait(&answer)).then(|| answer.records.len())
+    }
+
+    /// Answers ListOffsets for a client that sees up to its isolation level's bound. May read and
+    /// decompress records: see [`OffsetSpec::reads_records`].
+    pub fn list_offset(
+        &self,
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+        known_epoch: LeaderEpoch,
+    ) -> Result<FoundOffset, PartitionError> {
+        let current = self.require_epoch(known_epoch)?;
+        let offsets = self.offsets();
+        let start = offsets.log_start.offset();
+        let bound = isolation.bound(&offsets);
+        let reader = self.reader();
+        let found = match spec {
+            OffsetSpec::Latest => {
+                // Until its term's first entry is committed, a new leader may not know of all that
+                // an earlier one acknowledged.
+                let ready = matches!(self.leadership(), Leadership::Leader { ready: true, .. });
+                return match ready {
+                    true => Ok(FoundOffset::at(bound, current)),
+                    false => Err(PartitionError::NotReady),
+                };
+            }
+            OffsetSpec::Earliest | OffsetSpec::EarliestLocal => {
+                let epoch = reader.epoch_at(start).unwrap_or(LeaderEpoch::NONE);
+                return Ok(FoundOffset::at(start, epoch));
+            }
+            OffsetSpec::LatestTiered | OffsetSpec::EarliestPendingUpload => {
+                return Ok(FoundOffset::NOTHING);
+            }
+            OffsetSpec::MaxTimestamp => reader.max_timestamp(start, bound)?,
+            OffsetSpec::Timestamp(timestamp) => reader.lookup_timestamp(timestamp, start, bound)?,
+        };
+        Ok(found.map_or(FoundOffset::NOTHING, |found| FoundOffset {
+            offset: found.offset,
+            timestamp: found.timestamp,
+            leader_epoch: found.leader_epoch,
+        }))
+    }
+
+    /// Moves the log start forward to `offset`, or to the high watermark for −1, on all replicas,
+    /// and returns the log start then (DeleteRecords). An offset below the log start changes
+    /// nothing.
+    pub async fn delete_records(&self, offset: Offset) -> Result<Offset, PartitionError> {
+        self.require_leader()?;
+        self.directory.health().check()?;
+        let offsets = self.offsets();
+        let high_watermark = offsets.high_watermark.offset();
+        let target = if offset == Offset::NONE {
+            high_watermark
+        } else {
+            offset
+        };
+        if target < Offset::ZERO || target > high_watermark {
+            return Err(PartitionError::OffsetOutOfRange(offset));
+        }
+        if target > offsets.log_start.offset() {
+            self.group.advance_log_start(target).await?;
+        }
+        Ok(self.offsets().log_start.offset())
+    }
+}
+
+/// Whether an answer has to go out at once, whether or not there is enough data.
+pub fn must_not_wait(answer: &FetchedPartition) -> bool {
+    answer.error_code != ErrorCode::None || answer.diverging_epoch.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_offsets_sentinels_are_known_from_their_version_on() {
+        for (timestamp, since) in [
+            (-1, 1),
+            (-2, 1),
+            (-3, 7),
+            (-4, 8),
+            (-5, 9),
+            (-6, 11),
+            (5, 1),
+        ] {
+            for version in 1..=11 {
+                assert_eq!(
+                    OffsetSpec::from_wire(timestamp, version).is_some(),
+                    version >= since,
+                    "timestamp {timestamp} at v{version}"
+                );
+            }
+        }
+        assert_eq!(OffsetSpec::from_wire(-7, 11), None);
+    }
+}

@@ -1,0 +1,341 @@
+use std::time::Duration;
+
+use odradek_protocol::batch::{BatchHeader, BatchOrigin, TimestampType};
+use odradek_protocol::compression::Compression;
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs};
+use odradek_protocol::records::{BatchBuilder, NewRecord};
+
+use super::*;
+use crate::fetch_plan::{IsolationLevel, ReadLimit};
+use crate::fetch_sessions::{FetchKey, FetchTarget, TopicRef};
+use crate::partitions::fixture::{Fixture, START, batch, batch_at, producer_batch};
+
+const CLIENT: AppendOptions = AppendOptions {
+    origin: BatchOrigin::Client,
+    zstd_allowed: true,
+    wants_append: false,
+    epoch: None,
+};
+const ALL: Option<ReadLimit> = Some(ReadLimit {
+    max_bytes: 1 << 20,
+    whole_first_batch: true,
+});
+
+async fn one_partition() -> (Fixture, Arc<Partition>) {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    let partition = fixture.partition("orders", 0);
+    (fixture, partition)
+}
+
+async fn commit(partition: &Partition, batch: Bytes) -> Result<i64, ErrorCode> {
+    let appending = partition
+        .append(batch, CLIENT)
+        .map_err(|error| error.error_code())?;
+    let outcome = appending.committed().await;
+    outcome
+        .map(|outcome| outcome.base_offset.get())
+        .map_err(|error| error.error_code())
+}
+
+fn target(offset: i64) -> FetchTarget {
+    FetchTarget {
+        key: FetchKey {
+            topic: TopicRef::Name("orders".into()),
+            partition: PartitionIndex::new(0),
+        },
+        current_leader_epoch: LeaderEpoch::NONE,
+        fetch_offset: Offset::new(offset),
+        last_fetched_epoch: LeaderEpoch::NONE,
+        max_bytes: 1 << 20,
+    }
+}
+
+fn fetched(partition: &Partition, offset: i64) -> Vec<BatchHeader> {
+    let answer = partition.fetch(&target(offset), IsolationLevel::ReadUncommitted, ALL);
+    assert_eq!(answer.error_code, ErrorCode::None);
+    let odradek_protocol::fetch_response::RecordsPayload::Regions(regions) = answer.records else {
+        return Vec::new();
+    };
+    let bytes: Vec<u8> = regions
+        .iter()
+        .flat_map(|region| region.read().expect("read").to_vec())
+        .collect();
+    odradek_protocol::batch::BatchIter::new(&bytes)
+        .map(|batch| batch.expect("whole").header)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_in_flight_are_acknowledged_in_order_and_duplicates_with_their_first_offset() {
+    let (_fixture, partition) = one_partition().await;
+    let mut waiting = Vec::new();
+    for number in 0..5 {
+        let batch = producer_batch(9, 0, number * 2, 2);
+        waiting.push(partition.append(batch, CLIENT).expect("accepted"));
+    }
+    // The third comes again while it may still be in flight.
+    let again = partition.append(producer_batch(9, 0, 4, 2), CLIENT);
+    let again = again.expect("known").committed().await.expect("committed");
+    assert_eq!(again.base_offset, Offset::new(4));
+    for (number, appending) in (0..).zip(waiting) {
+        let outcome = appending.committed().await.expect("committed");
+        assert_eq!(outcome.base_offset, Offset::new(number * 2));
+    }
+    // And once more after everything has committed.
+    assert_eq!(commit(&partition, producer_batch(9, 0, 4, 2)).await, Ok(4));
+    assert_eq!(partition.offsets().log_end.get(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sequence_gaps_and_fenced_epochs_are_refused_and_leave_no_trace() {
+    let (_fixture, partition) = one_partition().await;
+    assert_eq!(commit(&partition, producer_batch(9, 1, 0, 2)).await, Ok(0));
+    assert_eq!(
+        commit(&partition, producer_batch(9, 1, 3, 1)).await,
+        Err(ErrorCode::OutOfOrderSequenceNumber)
+    );
+    assert_eq!(
+        commit(&partition, producer_batch(9, 0, 2, 1)).await,
+        Err(ErrorCode::InvalidProducerEpoch)
+    );
+    assert_eq!(
+        commit(&partition, producer_batch(9, 2, 2, 1)).await,
+        Err(ErrorCode::OutOfOrderSequenceNumber),
+        "a new epoch begins at 0"
+    );
+    assert_eq!(commit(&partition, producer_batch(9, 2, 0, 1)).await, Ok(2));
+    assert_eq!(partition.offsets().log_end.get(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sequence_goes_on_at_zero_after_the_largest() {
+    let (_fixture, partition) = one_partition().await;
+    let last = producer_batch(9, 0, i32::MAX - 1, 2);
+    assert_eq!(commit(&partition, last).await, Ok(0));
+    assert_eq!(commit(&partition, producer_batch(9, 0, 0, 1)).await, Ok(2));
+    let over_the_edge = producer_batch(8, 0, i32::MAX, 3);
+    assert_eq!(commit(&partition, over_the_edge.clone()).await, Ok(3));
+    assert_eq!(commit(&partition, over_the_edge).await, Ok(3));
+    assert_eq!(commit(&partition, producer_batch(8, 0, 2, 1)).await, Ok(6));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_idle_past_its_expiry_goes_on() {
+    let (fixture, partition) = one_partition().await;
+    assert_eq!(commit(&partition, producer_batch(9, 0, 0, 2)).await, Ok(0));
+    fixture.clock.advance(Duration::from_secs(2 * 24 * 60 * 60));
+    fixture.manager.expire_producers();
+    assert!(
+        partition
+            .reader()
+            .with_producers(|states| states.is_empty())
+    );
+    assert_eq!(commit(&partition, producer_batch(9, 0, 7, 1)).await, Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_goes_on_after_its_records_were_deleted() {
+    let (_fixture, partition) = one_partition().await;
+    assert_eq!(commit(&partition, producer_batch(9, 0, 0, 2)).await, Ok(0));
+    let start = partition.delete_records(Offset::NONE).await;
+    assert_eq!(start.expect("moved"), Offset::new(2));
+    assert_eq!(commit(&partition, producer_batch(9, 0, 2, 1)).await, Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_broker_still_knows_what_a_producer_sent_last() {
+    let (fixture, partition) = one_partition().await;
+    for number in 0..4 {
+        let batch = producer_batch(9, 0, number, 1);
+        assert_eq!(commit(&partition, batch).await, Ok(i64::from(number)));
+    }
+    drop(partition);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    assert_eq!(commit(&partition, producer_batch(9, 0, 3, 1)).await, Ok(3));
+    assert_eq!(commit(&partition, producer_batch(9, 0, 4, 1)).await, Ok(4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transactional_batch_of_an_unknown_transaction_is_refused() {
+    let (_fixture, partition) = one_partition().await;
+    let mut builder = BatchBuilder::new().transactional().producer(
+        odradek_protocol::ids::ProducerId::new(9),
+        odradek_protocol::ids::ProducerEpoch::new(0),
+        odradek_protocol::ids::Sequence::new(0),
+    );
+    builder.push(NewRecord::default());
+    assert_eq!(
+        commit(&partition, builder.build()).await,
+        Err(ErrorCode::InvalidProducerIdMapping)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_read_back_whole_from_any_offset_in_it() {
+    let (_fixture, partition) = one_partition().await;
+    for _ in 0..2 {
+        commit(&partition, batch(2)).await.expect("committed");
+    }
+    let starts = |offset| -> Vec<i64> {
+        fetched(&partition, offset)
+            .iter()
+            .map(|header| header.base_offset.get())
+            .collect()
+    };
+    assert_eq!(starts(0), [0, 2]);
+    assert_eq!(starts(1), [0, 2]);
+    assert_eq!(starts(3), [2]);
+    assert!(starts(4).is_empty());
+    let beyond = partition.fetch(&target(5), IsolationLevel::ReadUncommitted, ALL);
+    assert_eq!(beyond.error_code, ErrorCode::OffsetOutOfRange);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leader_epochs_of_clients_are_checked_on_every_fetch() {
+    let (_fixture, partition) = one_partition().await;
+    commit(&partition, batch(1)).await.expect("committed");
+    let current = partition.require_leader().expect("leads");
+    let with_epoch = |epoch: i32| {
+        let mut target = target(0);
+        target.current_leader_epoch = LeaderEpoch::new(epoch);
+        partition
+            .fetch(&target, IsolationLevel::ReadUncommitted, ALL)
+            .error_code
+    };
+    assert_eq!(with_epoch(current.get()), ErrorCode::None);
+    assert_eq!(with_epoch(current.get() - 1), ErrorCode::FencedLeaderEpoch);
+    assert_eq!(with_epoch(current.get() + 1), ErrorCode::UnknownLeaderEpoch);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_append_time_topic_carries_the_brokers_time() {
+    let (mut fixture, partition) = one_partition().await;
+    fixture
+        .set_config("orders", "message.timestamp.type", "LogAppendTime")
+        .await;
+    let appending = partition.append(batch_at(3, TimestampMs::new(5)), CLIENT);
+    let appending = appending.expect("accepted");
+    assert_eq!(appending.log_append_time(), Some(START));
+    appending.committed().await.expect("committed");
+    let headers = fetched(&partition, 0);
+    assert_eq!(headers[0].timestamp_type(), TimestampType::LogAppendTime);
+    assert_eq!(headers[0].max_timestamp, START);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compression_type_of_the_topic_rewrites_batches_of_another_codec() {
+    let (mut fixture, partition) = one_partition().await;
+    fixture
+        .set_config("orders", "compression.type", "zstd")
+        .await;
+    let sent = producer_batch(9, 0, 0, 50);
+    let sent_len = sent.len();
+    assert_eq!(commit(&partition, sent).await, Ok(0));
+    let header = fetched(&partition, 0)[0];
+    assert_eq!(header.compression(), Ok(Compression::Zstd));
+    assert_eq!(header.record_count, 50);
+    assert_eq!(header.base_sequence.get(), 0);
+    assert!(header.size_in_bytes() < sent_len);
+    assert_eq!(commit(&partition, producer_batch(9, 0, 0, 50)).await, Ok(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_offsets_finds_records_by_time_and_respects_the_log_start() {
+    let (_fixture, partition) = one_partition().await;
+    let at = |ms: i64| TimestampMs::new(START.get() + ms);
+    let mut builder = BatchBuilder::new();
+    for ms in [10, 30, 20] {
+        builder.push(NewRecord {
+            timestamp: at(ms),
+            value: Some(b"v"),
+            ..NewRecord::default()
+        });
+    }
+    let gzip = builder.build_compressed(Compression::Gzip).expect("packed");
+    commit(&partition, gzip).await.expect("committed");
+    commit(&partition, batch_at(1, at(25))).await.expect("ok");
+    let find = |spec| {
+        let found = partition.list_offset(spec, IsolationLevel::ReadUncommitted, LeaderEpoch::NONE);
+        let found = found.expect("answered");
+        (found.offset.get(), found.timestamp.get() - START.get())
+    };
+    assert_eq!(find(OffsetSpec::MaxTimestamp), (1, 30));
+    assert_eq!(find(OffsetSpec::Timestamp(at(15))), (1, 30));
+    assert_eq!(find(OffsetSpec::Timestamp(at(10))), (0, 10));
+    let nothing = partition
+        .list_offset(
+            OffsetSpec::Timestamp(at(31)),
+            IsolationLevel::ReadUncommitted,
+            LeaderEpoch::NONE,
+        )
+        .expect("answered");
+    assert_eq!(nothing, FoundOffset::NOTHING);
+    let offset_of = |spec| find(spec).0;
+    assert_eq!(offset_of(OffsetSpec::Latest), 4);
+    assert_eq!(offset_of(OffsetSpec::Earliest), 0);
+    assert_eq!(offset_of(OffsetSpec::EarliestLocal), 0);
+    assert_eq!(offset_of(OffsetSpec::LatestTiered), -1);
+    partition.delete_records(Offset::new(2)).await.expect("ok");
+    assert_eq!(offset_of(OffsetSpec::Earliest), 2);
+    assert_eq!(find(OffsetSpec::Timestamp(at(10))), (2, 20));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_records_are_out_of_range_and_more_cannot_be_deleted_than_is_committed() {
+    let (_fixture, partition) = one_partition().await;
+    commit(&partition, batch(10)).await.expect("committed");
+    assert_eq!(
+        partition.delete_records(Offset::new(4)).await.expect("ok"),
+        Offset::new(4)
+    );
+    let below = partition.fetch(&target(3), IsolationLevel::ReadUncommitted, ALL);
+    assert_eq!(below.error_code, ErrorCode::OffsetOutOfRange);
+    assert_eq!(
+        partition.delete_records(Offset::new(2)).await.expect("ok"),
+        Offset::new(4),
+        "the log start never goes back"
+    );
+    for too_far in [11, -2] {
+        let refused = partition.delete_records(Offset::new(too_far)).await;
+        assert!(matches!(refused, Err(PartitionError::OffsetOutOfRange(_))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acks_of_one_are_told_of_the_append_and_coordinators_only_write_in_their_term() {
+    let (_fixture, partition) = one_partition().await;
+    let options = AppendOptions {
+        wants_append: true,
+        ..CLIENT
+    };
+    let appending = partition.append(batch(2), options).expect("accepted");
+    let outcome = appending.appended().await.expect("appended");
+    assert_eq!(outcome.base_offset, Offset::ZERO);
+    let epoch = partition.require_leader().expect("leads");
+    let earlier = AppendOptions::coordinator(LeaderEpoch::new(epoch.get() - 1));
+    assert!(matches!(
+        partition.append(batch(1), earlier).err(),
+        Some(PartitionError::NotLeader { .. })
+    ));
+    let now = AppendOptions::coordinator(epoch);
+    let appending = partition.append(batch(1), now).expect("accepted");
+    let outcome = appending.committed().await.expect("committed");
+    assert_eq!(outcome.base_offset, Offset::new(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_by_time_moves_the_log_start_and_frees_the_wholly_expired_active_segment() {
+    let (mut fixture, partition) = one_partition().await;
+    fixture.set_config("orders", "retention.ms", "1000").await;
+    commit(&partition, batch(3)).await.expect("committed");
+    fixture.clock.advance(Duration::from_millis(500));
+    fixture.manager.run_retention().await;
+    assert_eq!(partition.offsets().log_start.get(), 0);
+    fixture.clock.advance(Duration::from_secs(10));
+    fixture.manager.run_retention().await;
+    assert_eq!(partition.offsets().log_start.get(), 3);
+    assert_eq!(commit(&partition, batch(1)).await, Ok(3));
+}

@@ -1,0 +1,194 @@
+//! Names and contents of partition directories: which partition a directory belongs to, and which
+//! topic it was made for.
+//!
+//! Invariant: the file `partition.metadata` is durable before the first batch of the partition is
+//! written, so that a directory with data always says which topic (by id, not only by name) the
+//! data belongs to. A directory of another topic id is *stray*: it is renamed out of the way and
+//! kept for the operator, never opened and never deleted by the broker.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use odradek_protocol::ids::{PartitionIndex, TopicId};
+use odradek_storage::disk::Disk;
+
+/// Name of the file that says which topic a directory belongs to.
+const METADATA_FILE: &str = "partition.metadata";
+/// More than any version of that file has been.
+const METADATA_FILE_LIMIT: usize = 4096;
+/// Ending of a directory whose removal has begun.
+const DELETED: &str = "-delete";
+/// Ending of a directory that was set aside.
+const STRAY: &str = "-stray";
+
+/// What a directory below a log directory is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectoryKind {
+    /// A partition's data.
+    Partition {
+        /// Topic name.
+        topic: String,
+        /// Index in the topic.
+        partition: PartitionIndex,
+    },
+    /// The rest of a deletion that was cut short.
+    Deleted,
+    /// Set aside earlier, or nothing of ours.
+    Other,
+}
+
+/// Reads a directory's name.
+pub fn kind_of(name: &str) -> DirectoryKind {
+    if name.ends_with(DELETED) {
+        return DirectoryKind::Deleted;
+    }
+    let Some((topic, index)) = name.rsplit_once('-') else {
+        return DirectoryKind::Other;
+    };
+    let is_number = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
+    match index.parse() {
+        Ok(index) if is_number && !topic.is_empty() => DirectoryKind::Partition {
+            topic: topic.to_owned(),
+            partition: PartitionIndex::new(index),
+        },
+        _ => DirectoryKind::Other,
+    }
+}
+
+/// Name of a partition's directory.
+pub fn name_of(topic: &str, partition: PartitionIndex) -> String {
+    format!("{topic}-{partition}")
+}
+
+/// Name that a directory gets when it is set aside. A long topic name is cut so that it fits into
+/// the 255 bytes of a file name.
+pub fn stray_name(topic: &str, partition: PartitionIndex, topic_id: TopicId) -> String {
+    let hex: String = topic_id
+        .to_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let tail = format!("-{partition}.{hex}{STRAY}");
+    let room = topic.len().min(255_usize.saturating_sub(tail.len()));
+    // Topic names are ASCII; another name that stands on the disk is cut at a character.
+    let cut = topic.floor_char_boundary(room);
+    format!("{}{tail}", topic.get(..cut).unwrap_or_default())
+}
+
+/// The topic id that a partition directory was made for; `None` where the file is missing or says
+/// nothing that can be read.
+pub fn read_topic_id(disk: &dyn Disk, dir: &Path) -> io::Result<Option<TopicId>> {
+    match disk.read_file(&dir.join(METADATA_FILE), METADATA_FILE_LIMIT) {
+        Ok(content) => Ok(parse_metadata(&content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a partition directory and writes which topic it is for; durable when this returns, but
+/// for the directory's entry in its log directory, which the caller syncs once for many.
+pub fn create(disk: &dyn Disk, dir: &Path, topic_id: TopicId) -> io::Result<()> {
+    disk.create_dir_all(dir)?;
+    disk.replace_file(
+        &dir.join(METADATA_FILE),
+        format_metadata(topic_id).as_bytes(),
+    )
+}
+
+/// Where `name` stands in `log_dir`, given that another directory may have taken it already.
+pub fn free_path(disk: &dyn Disk, log_dir: &Path, name: &str) -> io::Result<PathBuf> {
+    let taken: Vec<String> = disk
+        .list(log_dir)?
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
+    let mut candidate = name.to_owned();
+    let mut attempt = 1;
+    while taken.contains(&candidate) {
+        let (stem, ending) = name.rsplit_once('-').unwrap_or((name, ""));
+        candidate = format!("{stem}.{attempt}-{ending}");
+        attempt += 1;
+    }
+    Ok(log_dir.join(candidate))
+}
+
+fn format_metadata(topic_id: TopicId) -> String {
+    format!("version: 0\ntopic_id: {topic_id}")
+}
+
+fn parse_metadata(content: &[u8]) -> Option<TopicId> {
+    let text = std::str::from_utf8(content).ok()?;
+    let mut version = None;
+    let mut topic_id = None;
+    for line in text.lines() {
+        match line.split_once(':') {
+            Some(("version", value)) => version = Some(value.trim()),
+            Some(("topic_id", value)) => topic_id = TopicId::parse(value.trim()),
+            _ => return None,
+        }
+    }
+    topic_id.filter(|id| version == Some("0") && !id.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition(topic: &str, index: i32) -> DirectoryKind {
+        DirectoryKind::Partition {
+            topic: topic.to_owned(),
+            partition: PartitionIndex::new(index),
+        }
+    }
+
+    #[test]
+    fn directory_names_are_read_as_kafka_reads_them() {
+        assert_eq!(kind_of("orders-0"), partition("orders", 0));
+        assert_eq!(kind_of("a-b.c-12"), partition("a-b.c", 12));
+        assert_eq!(
+            kind_of("__cluster_metadata-0"),
+            partition("__cluster_metadata", 0)
+        );
+        assert_eq!(kind_of("orders-0.00ff-delete"), DirectoryKind::Deleted);
+        for other in [
+            "orders",
+            "-0",
+            "orders-",
+            "orders-x",
+            "orders-+1",
+            "o-0.ff-stray",
+        ] {
+            assert_eq!(kind_of(other), DirectoryKind::Other, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_stray_directory_of_the_longest_topic_name_still_fits_a_file_name() {
+        let topic = "t".repeat(249);
+        let name = stray_name(&topic, PartitionIndex::new(i32::MAX), TopicId::ZERO);
+        assert!(name.len() <= 255);
+        assert_eq!(kind_of(&name), DirectoryKind::Other);
+    }
+
+    #[test]
+    fn the_metadata_file_is_kafkas_and_reads_back() {
+        let id = TopicId::from_bytes([9; 16]);
+        let text = format_metadata(id);
+        assert_eq!(text, "version: 0\ntopic_id: CQkJCQkJCQkJCQkJCQkJCQ");
+        assert_eq!(parse_metadata(text.as_bytes()), Some(id));
+    }
+
+    #[test]
+    fn a_damaged_metadata_file_names_no_topic() {
+        for damaged in [
+            &b""[..],
+            b"version: 0",
+            b"version: 1\ntopic_id: CQkJCQkJCQkJCQkJCQkJCQ",
+            b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA",
+            b"version: 0\ntopic_id: short",
+            b"\xff\xfe",
+        ] {
+            assert_eq!(parse_metadata(damaged), None);
+        }
+    }
+}

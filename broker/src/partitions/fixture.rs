@@ -1,0 +1,201 @@
+//! A broker's data path on a temporary directory, with real groups, for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use odradek_protocol::ids::{
+    LeaderEpoch, NodeId, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs,
+    TopicId,
+};
+use odradek_protocol::records::{BatchBuilder, NewRecord};
+use odradek_raft::network::NoNetwork;
+use odradek_raft::{DataDir, RaftNode, RaftNodeOptions};
+use odradek_storage::LogDirHealth;
+use odradek_storage::RealDisk;
+use odradek_storage::disk::Disk;
+use odradek_storage::flush::{Flusher, FlusherOptions};
+use tempfile::TempDir;
+
+use super::log_dir::LogDirectory;
+use super::{PartitionManager, PartitionManagerOptions};
+use crate::clock::ManualClock;
+use crate::config::ConfigStore;
+use crate::metadata::image::{ConfigResource, MetadataImage};
+use crate::metadata::records::{ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord};
+use crate::partition::Partition;
+
+/// The time at which every fixture starts.
+pub(crate) const START: TimestampMs = TimestampMs::new(1_700_000_000_000);
+const NODE: NodeId = NodeId::new(1);
+
+/// See the module.
+pub(crate) struct Fixture {
+    pub(crate) dir: TempDir,
+    pub(crate) clock: ManualClock,
+    pub(crate) raft: Arc<RaftNode>,
+    pub(crate) health: Arc<LogDirHealth>,
+    pub(crate) manager: Arc<PartitionManager>,
+    image: MetadataImage,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self::on(dir, MetadataImage::default())
+    }
+
+    fn on(dir: TempDir, image: MetadataImage) -> Self {
+        let disk: Arc<dyn Disk> = RealDisk::shared();
+        let health = LogDirHealth::new(dir.path());
+        let flusher = Flusher::start(&disk, Arc::clone(&health), FlusherOptions::default());
+        let data_dir = DataDir {
+            path: dir.path().to_path_buf(),
+            flusher: Arc::new(flusher.expect("flusher starts")),
+        };
+        let network = Arc::new(NoNetwork);
+        let options = RaftNodeOptions::new(NODE, Arc::clone(&disk), vec![data_dir], network);
+        let raft = RaftNode::open(options).expect("raft opens");
+        let clock = ManualClock::starting_at(START);
+        let manager = PartitionManager::new(PartitionManagerOptions {
+            node_id: NODE,
+            raft: Arc::clone(&raft),
+            disk,
+            directories: vec![LogDirectory::new(Arc::clone(&health))],
+            config: ConfigStore::defaults(),
+            clock: Arc::new(clock.clone()),
+        });
+        Self {
+            dir,
+            clock,
+            raft,
+            health,
+            manager,
+            image,
+        }
+    }
+
+    /// Stops everything in order and starts again on the same directory.
+    pub(crate) async fn restart(self) -> Self {
+        self.raft.shutdown().await.expect("closes");
+        let fixture = Self::on(self.dir, self.image);
+        fixture.carry_out().await;
+        fixture
+    }
+
+    /// Starts again on the same directory with metadata that does not know a topic; the raft node
+    /// has been shut down already.
+    pub(crate) async fn restart_without(mut self, gone: TopicId) -> Self {
+        let next = self.image.next_offset().plus(1);
+        self.image
+            .apply(&[MetadataRecord::RemoveTopic(gone)], next)
+            .expect("applies");
+        let fixture = Self::on(self.dir, self.image);
+        fixture.carry_out().await;
+        fixture
+    }
+
+    pub(crate) async fn change(&mut self, records: Vec<MetadataRecord>) {
+        let count = i64::try_from(records.len()).expect("few");
+        let next = self.image.next_offset().plus(count);
+        self.image.apply(&records, next).expect("applies");
+        self.carry_out().await;
+    }
+
+    pub(crate) async fn carry_out(&self) {
+        self.manager.reconcile(Arc::new(self.image.clone())).await;
+        for partition in self.manager.all() {
+            let ready = partition.group().wait_until_ready();
+            tokio::time::timeout(Duration::from_secs(20), ready)
+                .await
+                .expect("leads in time")
+                .expect("leads");
+        }
+    }
+
+    pub(crate) async fn create_topic(&mut self, name: &str, number: u8, partitions: i32) {
+        self.change(topic_records(name, number, partitions)).await;
+    }
+
+    pub(crate) async fn set_config(&mut self, topic: &str, key: &str, value: &str) {
+        let resource = ConfigResource::topic(topic);
+        self.change(vec![MetadataRecord::Config(ConfigRecord {
+            resource_type: resource.kind.code(),
+            resource_name: topic.to_owned(),
+            name: key.to_owned(),
+            value: Some(value.to_owned()),
+        })])
+        .await;
+    }
+
+    pub(crate) fn partition(&self, topic: &str, index: i32) -> Arc<Partition> {
+        self.manager
+            .get_by_name(topic, PartitionIndex::new(index))
+            .expect("open")
+    }
+}
+
+pub(crate) fn topic_id(number: u8) -> TopicId {
+    TopicId::from_bytes([number; 16])
+}
+
+pub(crate) fn topic_records(name: &str, number: u8, partitions: i32) -> Vec<MetadataRecord> {
+    let mut records = vec![MetadataRecord::Topic(TopicRecord {
+        name: name.to_owned(),
+        topic_id: topic_id(number),
+    })];
+    records.extend((0..partitions).map(|index| partition_record(topic_id(number), index)));
+    records
+}
+
+pub(crate) fn partition_record(topic_id: TopicId, index: i32) -> MetadataRecord {
+    MetadataRecord::Partition(PartitionRecord {
+        topic_id,
+        partition: PartitionIndex::new(index),
+        replicas: vec![NODE],
+        isr: vec![NODE],
+        removing_replicas: vec![],
+        adding_replicas: vec![],
+        leader: Some(NODE),
+        leader_epoch: LeaderEpoch::new(0),
+        partition_epoch: 0,
+        directories: vec![],
+    })
+}
+
+fn records(count: i32, timestamp: TimestampMs, mut builder: BatchBuilder) -> Bytes {
+    for number in 0..count {
+        builder.push(NewRecord {
+            timestamp,
+            key: Some(b"key"),
+            value: Some(format!("value {number}").as_bytes()),
+            headers: &[],
+        });
+    }
+    builder.build()
+}
+
+/// A batch of `count` records of no producer.
+pub(crate) fn batch(count: i32) -> Bytes {
+    batch_at(count, START)
+}
+
+/// A batch of `count` records with this timestamp.
+pub(crate) fn batch_at(count: i32, timestamp: TimestampMs) -> Bytes {
+    records(count, timestamp, BatchBuilder::new())
+}
+
+/// A batch of `count` records of an idempotent producer.
+pub(crate) fn producer_batch(producer: i64, epoch: i16, first: i32, count: i32) -> Bytes {
+    let builder = BatchBuilder::new().producer(
+        ProducerId::new(producer),
+        ProducerEpoch::new(epoch),
+        Sequence::new(first),
+    );
+    records(count, START, builder)
+}
+
+/// The offset as a plain number, for comparisons.
+pub(crate) fn number(offset: Offset) -> i64 {
+    offset.get()
+}

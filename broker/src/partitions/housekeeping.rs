@@ -1,0 +1,126 @@
+//! What is done to partitions from time to time rather than on request: retention, forgetting idle
+//! producers, watching the disk's free space.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::PartitionManager;
+use super::log_dir::LogDirectory;
+use crate::data_metrics;
+
+/// Time between two looks at free space.
+const SPACE_PERIOD: Duration = Duration::from_secs(1);
+/// Time after which a log's unused files are closed, so that idle partitions hold no descriptors.
+const IDLE_FILES_PERIOD: Duration = Duration::from_secs(60);
+/// The reserve is never more than this part of the file system, so that a small disk can be used.
+const RESERVE_SHARE: u64 = 20;
+
+/// How often, and how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HousekeepingOptions {
+    /// `log.retention.check.interval.ms`.
+    pub retention_check_interval: Duration,
+    /// `producer.id.expiration.check.interval.ms`.
+    pub producer_expiration_check_interval: Duration,
+    /// Free space that is kept when produce is refused, in bytes; at most a twentieth of the file
+    /// system counts.
+    pub disk_reserve_bytes: u64,
+}
+
+impl PartitionManager {
+    /// Keeps house until the process ends. Run it as a task of its own.
+    pub async fn keep_house(self: Arc<Self>, options: HousekeepingOptions) {
+        let mut space = tokio::time::interval(SPACE_PERIOD);
+        let mut idle_files = interval(IDLE_FILES_PERIOD);
+        let mut retention = interval(options.retention_check_interval);
+        let mut producers = interval(options.producer_expiration_check_interval);
+        loop {
+            tokio::select! {
+                _ = space.tick() => self.watch_space(options.disk_reserve_bytes),
+                _ = idle_files.tick() => self.release_idle_files(),
+                _ = retention.tick() => self.run_retention().await,
+                _ = producers.tick() => self.expire_producers(),
+            }
+        }
+    }
+
+    /// Compares the free space of every log directory with the reserve.
+    pub fn watch_space(&self, reserve_bytes: u64) {
+        for directory in &self.options.directories {
+            match directory.space() {
+                Ok(space) => {
+                    let reserve = reserve_bytes.min(space.total_bytes / RESERVE_SHARE);
+                    directory.check_reserve(space.usable_bytes, reserve);
+                }
+                Err(error) => {
+                    let path = directory.path().display();
+                    tracing::warn!(%path, %error, "free space cannot be read");
+                }
+            }
+        }
+    }
+
+    /// Lets every partition drop what is past its retention. What is past it, the leader decides;
+    /// every replica unlinks its own files.
+    pub async fn run_retention(&self) {
+        for partition in self.all() {
+            if let Err(error) = partition.run_retention().await {
+                tracing::warn!(
+                    topic = &**partition.topic(),
+                    partition = partition.index().get(),
+                    %error,
+                    "retention could not be carried out"
+                );
+            }
+        }
+    }
+
+    /// Closes files that were not used since the last call.
+    pub fn release_idle_files(&self) {
+        for partition in self.all() {
+            partition.group().release_idle_files();
+        }
+    }
+
+    /// Brings the metrics that are read rather than counted up to date.
+    pub fn observe(&self) {
+        let partitions = self.all();
+        let led = partitions
+            .iter()
+            .filter(|partition| partition.require_leader().is_ok())
+            .count();
+        data_metrics::observe_partitions(partitions.len(), led);
+        let directories = &self.options.directories;
+        let count = |wanted: fn(&LogDirectory) -> bool| {
+            directories
+                .iter()
+                .filter(|directory| wanted(directory))
+                .count()
+        };
+        data_metrics::observe_log_dirs(
+            count(|directory| directory.health().is_offline()),
+            count(LogDirectory::is_below_reserve),
+        );
+        for directory in directories {
+            if let Ok(space) = directory.space() {
+                let path = directory.path().display().to_string();
+                data_metrics::observe_log_dir(path, space.usable_bytes);
+            }
+        }
+    }
+
+    /// Forgets producers that have been idle for longer than `producer.id.expiration.ms`.
+    pub fn expire_producers(&self) {
+        for partition in self.all() {
+            partition.expire_producers();
+        }
+    }
+}
+
+fn interval(period: Duration) -> tokio::time::Interval {
+    // The first tick of an interval comes at once; the start has enough to do.
+    let start = tokio::time::Instant::now() + period;
+    let mut interval = tokio::time::interval_at(start, period.max(Duration::from_millis(1)));
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    interval
+}

@@ -1,0 +1,141 @@
+//! One log directory of the broker: whether it may be written to.
+//!
+//! Two things stop writes. A failed write or sync takes the directory offline for good, as the
+//! storage layer decides. And once free space falls below the configured reserve, produce is
+//! refused with a retriable error until there is room again: what is left is kept for what has
+//! been promised already (logs being read, coordinators, the metadata log).
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use odradek_storage::LogDirHealth;
+
+use crate::partition::PartitionError;
+
+/// See the module.
+#[derive(Debug)]
+pub struct LogDirectory {
+    health: Arc<LogDirHealth>,
+    below_reserve: AtomicBool,
+    partitions: AtomicUsize,
+}
+
+/// Space of the file system under a log directory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// What is left for this process.
+    pub usable_bytes: u64,
+}
+
+impl LogDirectory {
+    /// A log directory whose health is shared with its logs.
+    pub fn new(health: Arc<LogDirHealth>) -> Arc<Self> {
+        Arc::new(Self {
+            health,
+            below_reserve: AtomicBool::new(false),
+            partitions: AtomicUsize::new(0),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.health.path()
+    }
+
+    /// Its health.
+    pub fn health(&self) -> &Arc<LogDirHealth> {
+        &self.health
+    }
+
+    /// An error if nothing may be produced to it.
+    pub fn require_writable(&self) -> Result<(), PartitionError> {
+        if let Some(cause) = self.health.failure() {
+            return Err(PartitionError::Offline(cause.into()));
+        }
+        if self.below_reserve.load(Ordering::Relaxed) {
+            return Err(PartitionError::DiskReserve);
+        }
+        Ok(())
+    }
+
+    /// Space of its file system.
+    pub fn space(&self) -> io::Result<DiskSpace> {
+        let stat = rustix::fs::statvfs(self.path())?;
+        Ok(DiskSpace {
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            usable_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        })
+    }
+
+    /// Compares free space with the reserve. Produce is let in again only with an eighth more than
+    /// the reserve, so that it does not flap.
+    pub fn check_reserve(&self, usable_bytes: u64, reserve_bytes: u64) {
+        let was_below = self.below_reserve.load(Ordering::Relaxed);
+        let is_below = is_below_reserve(was_below, usable_bytes, reserve_bytes);
+        if is_below != was_below {
+            self.below_reserve.store(is_below, Ordering::Relaxed);
+            let path = self.path().display();
+            if is_below {
+                tracing::error!(%path, usable_bytes, reserve_bytes, "disk nearly full: produce is refused");
+            } else {
+                tracing::info!(%path, usable_bytes, "disk has room again: produce is accepted");
+            }
+        }
+    }
+
+    /// Whether produce is refused for want of space.
+    pub fn is_below_reserve(&self) -> bool {
+        self.below_reserve.load(Ordering::Relaxed)
+    }
+
+    /// Number of partitions in it.
+    pub fn partition_count(&self) -> usize {
+        self.partitions.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn partition_added(&self) {
+        self.partitions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn partition_removed(&self) {
+        self.partitions.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn is_below_reserve(was_below: bool, usable_bytes: u64, reserve_bytes: u64) -> bool {
+    let floor = if was_below {
+        reserve_bytes.saturating_add(reserve_bytes / 8)
+    } else {
+        reserve_bytes
+    };
+    usable_bytes < floor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn produce_is_refused_below_the_reserve_and_let_in_with_some_slack() {
+        assert!(!is_below_reserve(false, 800, 800));
+        assert!(is_below_reserve(false, 799, 800));
+        assert!(is_below_reserve(true, 899, 800));
+        assert!(!is_below_reserve(true, 900, 800));
+        assert!(!is_below_reserve(false, 0, 0), "a reserve of 0 is none");
+    }
+
+    #[test]
+    fn a_directory_below_its_reserve_refuses_with_a_retriable_error() {
+        let directory = LogDirectory::new(LogDirHealth::new("/nowhere"));
+        assert!(directory.require_writable().is_ok());
+        directory.check_reserve(10, 100);
+        let error = directory.require_writable().unwrap_err();
+        assert!(error.error_code().retriable());
+        directory.check_reserve(200, 100);
+        assert!(directory.require_writable().is_ok());
+    }
+}

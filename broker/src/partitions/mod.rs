@@ -1,0 +1,335 @@
+//! The partitions of this broker: it keeps them equal to what the metadata says.
+//!
+//! The manager follows the metadata image. A partition that has a replica here is opened, its
+//! directory made if there is none; one whose topic is gone is closed and its data removed; a
+//! changed topic configuration reaches the open logs. Only one reconciliation runs at a time;
+//! lookups take no lock and see either the state before or after.
+//!
+//! Invariants:
+//! - a partition is looked up by topic id, or by the name that currently stands for that id;
+//! - a directory is opened only for the topic id in its `partition.metadata`; data of another one
+//!   is set aside, never read and never deleted;
+//! - a removed partition leaves the index before its files go.
+
+pub mod directory;
+mod files;
+#[cfg(test)]
+pub(crate) mod fixture;
+mod housekeeping;
+mod index;
+pub mod log_dir;
+mod reconcile;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use futures_util::StreamExt;
+use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TopicId};
+use odradek_raft::{GroupKey, GroupObserver, GroupSpec, RaftNode};
+use odradek_storage::disk::Disk;
+use tokio::sync::{Mutex, watch};
+
+use crate::clock::Clock;
+use crate::config::ConfigStore;
+use crate::data_metrics::AppendMetrics;
+use crate::fetch_sessions::TopicRef;
+use crate::metadata::image::{ConfigResource, MetadataImage};
+use crate::partition::{Partition, PartitionEvents, PartitionParts, PartitionSettings};
+pub use housekeeping::HousekeepingOptions;
+pub use index::LookupError;
+use index::{Index, Slot};
+use log_dir::LogDirectory;
+use reconcile::Wanted;
+
+/// Topic whose log is the metadata itself; its directory is not the manager's.
+const METADATA_TOPIC: &str = "__cluster_metadata";
+/// Partitions that are opened, made or removed at the same time, so that they share their syncs.
+const HANDLED_AT_ONCE: usize = 64;
+/// How often the start says how far it has come.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(2);
+
+/// What the manager works with.
+pub struct PartitionManagerOptions {
+    /// This node.
+    pub node_id: NodeId,
+    /// The groups of this process.
+    pub raft: Arc<RaftNode>,
+    /// The disk that the log directories are on.
+    pub disk: Arc<dyn Disk>,
+    /// The log directories; at least one.
+    pub directories: Vec<Arc<LogDirectory>>,
+    /// The broker's settings, which topics fall back to. Dynamic ones must be in it before the
+    /// image that brings them is reconciled.
+    pub config: Arc<ConfigStore>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// See the module.
+pub struct PartitionManager {
+    options: PartitionManagerOptions,
+    index: ArcSwap<Index>,
+    /// Directories found at the start that have not been opened yet; held while reconciling.
+    inventory: Mutex<Option<HashMap<(TopicId, PartitionIndex), PathBuf>>>,
+    reconciled: watch::Sender<Offset>,
+    metrics: Arc<AppendMetrics>,
+}
+
+impl fmt::Debug for PartitionManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartitionManager").finish_non_exhaustive()
+    }
+}
+
+impl PartitionManager {
+    /// A manager that holds no partition until it is told of the metadata.
+    pub fn new(options: PartitionManagerOptions) -> Arc<Self> {
+        Arc::new(Self {
+            options,
+            index: ArcSwap::default(),
+            inventory: Mutex::new(None),
+            reconciled: watch::Sender::new(Offset::ZERO),
+            metrics: Arc::default(),
+        })
+    }
+
+    /// The partition, if it is open here.
+    pub fn get(&self, topic_id: TopicId, index: PartitionIndex) -> Option<Arc<Partition>> {
+        self.index.load().get(topic_id, index).map(Arc::clone)
+    }
+
+    /// The partition of the topic that has this name now, if it is open here.
+    pub fn get_by_name(&self, name: &str, index: PartitionIndex) -> Option<Arc<Partition>> {
+        self.index.load().get_by_name(name, index).map(Arc::clone)
+    }
+
+    /// The partition, or why it cannot be had.
+    pub fn lookup(
+        &self,
+        topic: &TopicRef,
+        index: PartitionIndex,
+    ) -> Result<Arc<Partition>, LookupError> {
+        self.index.load().lookup(topic, index)
+    }
+
+    /// All partitions that are open here, in no order.
+    pub fn all(&self) -> Vec<Arc<Partition>> {
+        let index = self.index.load();
+        index
+            .topics()
+            .flat_map(|topic| topic.open())
+            .map(Arc::clone)
+            .collect()
+    }
+
+    /// The log directories.
+    pub fn directories(&self) -> &[Arc<LogDirectory>] {
+        &self.options.directories
+    }
+
+    /// Waits until the metadata below `offset` has been carried out here.
+    pub async fn wait_until_reconciled(&self, offset: Offset) {
+        let mut reconciled = self.reconciled.subscribe();
+        // The sender lives as long as this manager.
+        let _ = reconciled.wait_for(|done| *done >= offset).await;
+    }
+
+    /// Follows the metadata until the sender is gone. The first image must be complete: what it
+    /// does not know is set aside as stray.
+    pub async fn run(self: Arc<Self>, mut images: watch::Receiver<Arc<MetadataImage>>) {
+        loop {
+            let image = Arc::clone(&images.borrow_and_update());
+            self.reconcile(image).await;
+            if images.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Makes this broker hold what `image` says. Older images than the last are ignored.
+    pub async fn reconcile(&self, image: Arc<MetadataImage>) {
+        let mut inventory = self.inventory.lock().await;
+        let is_first = inventory.is_none();
+        if !is_first && image.next_offset() <= *self.reconciled.borrow() {
+            return;
+        }
+        let inventory = match &mut *inventory {
+            Some(inventory) => inventory,
+            empty => {
+                let found = self.take_inventory(&image).await;
+                empty.insert(found)
+            }
+        };
+        let before = self.index.load_full();
+        let changes = reconcile::changes(&before, &image, self.options.node_id);
+        self.update_index(|index| {
+            index.set_image(Arc::clone(&image));
+            for topic in &changes.removed {
+                index.remove(topic.id);
+            }
+        });
+        let removed = changes.removed.iter().flat_map(|topic| topic.open());
+        futures_util::stream::iter(removed)
+            .for_each_concurrent(HANDLED_AT_ONCE, |partition| self.remove(partition))
+            .await;
+        self.open_all(changes.added, inventory, &image, is_first)
+            .await;
+        self.apply_settings(before.image(), &image);
+        self.reconciled.send_replace(image.next_offset());
+    }
+
+    fn update_index(&self, change: impl FnOnce(&mut Index)) {
+        // Only the one reconciliation that runs changes the index.
+        let mut index = Index::clone(&self.index.load());
+        change(&mut index);
+        self.index.store(Arc::new(index));
+    }
+
+    async fn open_all(
+        &self,
+        added: Vec<Wanted>,
+        inventory: &mut HashMap<(TopicId, PartitionIndex), PathBuf>,
+        image: &MetadataImage,
+        is_first: bool,
+    ) {
+        if added.is_empty() {
+            return;
+        }
+        let (total, started) = (added.len(), Instant::now());
+        let mut last_report = started;
+        let mut settings: HashMap<TopicId, PartitionSettings> = HashMap::new();
+        let placed: Vec<_> = added
+            .into_iter()
+            .map(|wanted| {
+                let path = inventory.remove(&(wanted.topic_id, wanted.index));
+                let settings = settings
+                    .entry(wanted.topic_id)
+                    .or_insert_with(|| self.settings(image, &wanted.topic))
+                    .clone();
+                (wanted, path, settings)
+            })
+            .collect();
+        let mut opening = futures_util::stream::iter(placed)
+            .map(|(wanted, path, settings)| async move {
+                let slot = self.open(&wanted, path, settings).await;
+                (wanted, slot)
+            })
+            .buffer_unordered(HANDLED_AT_ONCE);
+        let mut opened = Vec::with_capacity(total);
+        while let Some(one) = opening.next().await {
+            opened.push(one);
+            if last_report.elapsed() >= PROGRESS_PERIOD {
+                last_report = Instant::now();
+                tracing::info!(opened = opened.len(), total, "opening partitions");
+            }
+        }
+        drop(opening);
+        self.update_index(|index| {
+            for (wanted, slot) in opened {
+                index.insert(wanted.topic_id, &wanted.topic, wanted.index, slot);
+            }
+        });
+        if is_first {
+            let elapsed_ms = started.elapsed().as_millis() as u64;
+            tracing::info!(partitions = total, elapsed_ms, "partitions are open");
+        }
+    }
+
+    /// Opens one partition, making its directory if it has none.
+    async fn open(
+        &self,
+        wanted: &Wanted,
+        path: Option<PathBuf>,
+        settings: PartitionSettings,
+    ) -> Slot {
+        match self.try_open(wanted, path, settings).await {
+            Ok(partition) => Slot::Open(Arc::new(partition)),
+            Err(error) => {
+                tracing::error!(
+                    topic = &*wanted.topic,
+                    partition = wanted.index.get(),
+                    error = format!("{error:#}"),
+                    "a partition cannot be opened"
+                );
+                Slot::Unopenable
+            }
+        }
+    }
+
+    async fn try_open(
+        &self,
+        wanted: &Wanted,
+        path: Option<PathBuf>,
+        settings: PartitionSettings,
+    ) -> anyhow::Result<Partition> {
+        let (directory, path) = match path {
+            Some(path) => (self.directory_of(&path)?, path),
+            None => {
+                let directory = self.roomiest_directory()?;
+                let path = self.make_directory(wanted, &directory).await?;
+                (directory, path)
+            }
+        };
+        let key = GroupKey {
+            topic_id: wanted.topic_id,
+            partition: wanted.index,
+        };
+        let events = Arc::new(PartitionEvents::default());
+        let spec = GroupSpec {
+            key,
+            dir: path,
+            log_config: Arc::new(settings.log.clone()),
+            voters: wanted.replicas.clone(),
+            bootstrap: true,
+        };
+        let observer = Arc::clone(&events) as Arc<dyn GroupObserver>;
+        let group = self.options.raft.open_group(spec, observer).await?;
+        directory.partition_added();
+        Ok(Partition::new(PartitionParts {
+            topic: Arc::clone(&wanted.topic),
+            group,
+            events,
+            settings,
+            directory,
+            clock: Arc::clone(&self.options.clock),
+            metrics: Arc::clone(&self.metrics),
+        }))
+    }
+
+    /// Hands changed topic configurations to the open partitions.
+    fn apply_settings(&self, before: &MetadataImage, after: &MetadataImage) {
+        let index = self.index.load_full();
+        let broker_changed = self.broker_config_changed(before, after);
+        for topic in index.topics() {
+            let resource = ConfigResource::topic(&*topic.name);
+            let changed = !Arc::ptr_eq(before.config(&resource), after.config(&resource));
+            if !(broker_changed || changed) {
+                continue;
+            }
+            let settings = self.settings(after, &topic.name);
+            for partition in topic.open() {
+                partition.apply_settings(settings.clone());
+            }
+        }
+    }
+
+    fn settings(&self, image: &MetadataImage, topic: &str) -> PartitionSettings {
+        let own = image.config(&ConfigResource::topic(topic));
+        PartitionSettings::of_topic(&self.options.config.load(), topic, own)
+    }
+
+    fn broker_config_changed(&self, before: &MetadataImage, after: &MetadataImage) -> bool {
+        [
+            ConfigResource::all_brokers(),
+            ConfigResource::broker(self.options.node_id),
+        ]
+        .iter()
+        .any(|resource| before.config(resource) != after.config(resource))
+    }
+}

@@ -1,0 +1,261 @@
+//! What has to change on this broker for it to hold what the metadata says: a comparison, no I/O.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
+
+use super::directory::{DirectoryKind, kind_of};
+use super::index::{Index, LocalTopic, Slot};
+use crate::metadata::image::{MetadataImage, PartitionState, Topic};
+
+/// A partition that this broker has to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) topic: Arc<str>,
+    pub(super) topic_id: TopicId,
+    pub(super) index: PartitionIndex,
+    /// Voters of its group.
+    pub(super) replicas: Vec<NodeId>,
+}
+
+/// The difference between what is and what should be.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// Topics that are gone.
+    pub(super) removed: Vec<Arc<LocalTopic>>,
+    /// Partitions to open, or to make.
+    pub(super) added: Vec<Wanted>,
+}
+
+/// Compares the index with `image`. Topics that neither side has changed since the image the index
+/// knows are passed over.
+pub(super) fn changes(index: &Index, image: &MetadataImage, node: NodeId) -> Changes {
+    let removed = index
+        .topics()
+        .filter(|local| image.topic_by_id(local.id).is_none())
+        .map(Arc::clone)
+        .collect();
+    let known = index.image();
+    let added = image
+        .topics()
+        .filter(|topic| {
+            let is_same = known
+                .topic(&topic.name)
+                .is_some_and(|known| Arc::ptr_eq(known, topic));
+            !is_same
+        })
+        .flat_map(|topic| missing(index, topic, node))
+        .collect();
+    Changes { removed, added }
+}
+
+fn missing(index: &Index, topic: &Topic, node: NodeId) -> Vec<Wanted> {
+    let local = index.topic(topic.id);
+    let is_missing = |at: PartitionIndex| {
+        let slot = local.and_then(|local| local.slot(at));
+        matches!(slot, None | Some(Slot::Absent))
+    };
+    topic
+        .indexed()
+        .filter(|(at, partition)| partition.replicas.contains(&node) && is_missing(*at))
+        .map(|(index, partition): (_, &PartitionState)| Wanted {
+            topic: Arc::clone(&topic.name),
+            topic_id: topic.id,
+            index,
+            replicas: partition.replicas.clone(),
+        })
+        .collect()
+}
+
+/// A directory found at the start, with the topic id that its `partition.metadata` gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FoundDirectory {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) topic_id: Option<TopicId>,
+    /// Whether there is any record data in it.
+    pub(super) has_data: bool,
+}
+
+/// What becomes of the directories found at the start.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(super) struct Inventory {
+    /// Directories of partitions that this broker holds.
+    pub(super) known: HashMap<(TopicId, PartitionIndex), PathBuf>,
+    /// Directories of no partition of this broker, to be set aside: path, topic, index, id.
+    pub(super) stray: Vec<(PathBuf, String, PartitionIndex, TopicId)>,
+    /// Directories to be removed: deletions that were cut short, and ones that were made for a
+    /// partition whose `partition.metadata` was never written.
+    pub(super) leftover: Vec<PathBuf>,
+}
+
+/// Sorts the directories by what the metadata knows of them. `internal` names the topic whose
+/// directory is not the partition manager's.
+pub(super) fn inventory(
+    found: Vec<FoundDirectory>,
+    image: &MetadataImage,
+    internal: &str,
+) -> Inventory {
+    let mut inventory = Inventory::default();
+    for directory in found {
+        let (topic, partition) = match kind_of(&directory.name) {
+            DirectoryKind::Deleted => {
+                inventory.leftover.push(directory.path);
+                continue;
+            }
+            DirectoryKind::Other => continue,
+            DirectoryKind::Partition { topic, .. } if topic == internal => continue,
+            DirectoryKind::Partition { topic, partition } => (topic, partition),
+        };
+        let Some(topic_id) = directory.topic_id else {
+            if directory.has_data {
+                inventory
+                    .stray
+                    .push((directory.path, topic, partition, TopicId::ZERO));
+            } else {
+                inventory.leftover.push(directory.path);
+            }
+            continue;
+        };
+        let is_ours = image
+            .topic_by_id(topic_id)
+            .is_some_and(|known| *known.name == *topic && known.partition(partition).is_some());
+        if is_ours {
+            inventory
+                .known
+                .insert((topic_id, partition), directory.path);
+        } else {
+            inventory
+                .stray
+                .push((directory.path, topic, partition, topic_id));
+        }
+    }
+    inventory
+}
+
+#[cfg(test)]
+mod tests {
+    use odradek_protocol::ids::{LeaderEpoch, Offset};
+
+    use super::*;
+    use crate::metadata::records::{MetadataRecord, PartitionRecord, TopicRecord};
+
+    fn id(number: u8) -> TopicId {
+        TopicId::from_bytes([number; 16])
+    }
+
+    fn topic(name: &str, number: u8, replicas: &[&[i32]]) -> Vec<MetadataRecord> {
+        let mut records = vec![MetadataRecord::Topic(TopicRecord {
+            name: name.to_owned(),
+            topic_id: id(number),
+        })];
+        for (index, replicas) in (0..).zip(replicas) {
+            let replicas: Vec<_> = replicas.iter().map(|node| NodeId::new(*node)).collect();
+            records.push(MetadataRecord::Partition(PartitionRecord {
+                topic_id: id(number),
+                partition: PartitionIndex::new(index),
+                isr: replicas.clone(),
+                leader: replicas.first().copied(),
+                replicas,
+                removing_replicas: vec![],
+                adding_replicas: vec![],
+                leader_epoch: LeaderEpoch::new(0),
+                partition_epoch: 0,
+                directories: vec![],
+            }));
+        }
+        records
+    }
+
+    fn image(records: &[MetadataRecord]) -> Arc<MetadataImage> {
+        let mut image = MetadataImage::default();
+        image.apply(records, Offset::new(9)).expect("applies");
+        Arc::new(image)
+    }
+
+    fn added(changes: &Changes) -> Vec<(TopicId, i32)> {
+        changes
+            .added
+            .iter()
+            .map(|wanted| (wanted.topic_id, wanted.index.get()))
+            .collect()
+    }
+
+    #[test]
+    fn only_partitions_with_a_replica_here_are_added() {
+        let image = image(&topic("a", 1, &[&[1], &[2], &[2, 1]]));
+        let changes = changes(&Index::default(), &image, NodeId::new(1));
+        assert_eq!(added(&changes), [(id(1), 0), (id(1), 2)]);
+    }
+
+    #[test]
+    fn a_topic_made_again_is_removed_and_added() {
+        let name: Arc<str> = "a".into();
+        let mut index = Index::default();
+        index.set_image(image(&topic("a", 1, &[&[1]])));
+        index.insert(id(1), &name, PartitionIndex::new(0), Slot::Unopenable);
+        let changes = changes(&index, &image(&topic("a", 2, &[&[1]])), NodeId::new(1));
+        assert_eq!(changes.removed.len(), 1);
+        assert_eq!(changes.removed[0].id, id(1));
+        assert_eq!(added(&changes), [(id(2), 0)]);
+    }
+
+    #[test]
+    fn new_partitions_of_a_known_topic_are_added() {
+        let name: Arc<str> = "a".into();
+        let mut index = Index::default();
+        index.set_image(image(&topic("a", 1, &[&[1]])));
+        index.insert(id(1), &name, PartitionIndex::new(0), Slot::Unopenable);
+        let changes = changes(
+            &index,
+            &image(&topic("a", 1, &[&[1], &[1]])),
+            NodeId::new(1),
+        );
+        assert!(changes.removed.is_empty());
+        assert_eq!(added(&changes), [(id(1), 1)]);
+    }
+
+    #[test]
+    fn directories_of_unknown_topic_ids_are_set_aside_and_never_opened() {
+        let found = |name: &str, topic_id: Option<TopicId>, has_data: bool| FoundDirectory {
+            path: PathBuf::from(name),
+            name: name.to_owned(),
+            topic_id,
+            has_data,
+        };
+        let inventory = inventory(
+            vec![
+                found("a-0", Some(id(1)), true),
+                found("a-1", Some(id(7)), true),
+                found("a-2", None, true),
+                found("a-3", None, false),
+                found("a-9", Some(id(1)), true),
+                found("b-0", Some(id(1)), true),
+                found("a-0.07-delete", None, true),
+                found("a-0.07-stray", Some(id(7)), true),
+                found("__cluster_metadata-0", None, true),
+                found("lost+found", None, false),
+            ],
+            &image(&topic("a", 1, &[&[1], &[1], &[1], &[1]])),
+            "__cluster_metadata",
+        );
+        assert_eq!(inventory.known.len(), 1);
+        assert!(
+            inventory
+                .known
+                .contains_key(&(id(1), PartitionIndex::new(0)))
+        );
+        let stray: Vec<_> = inventory
+            .stray
+            .iter()
+            .map(|(path, ..)| path.to_string_lossy().into_owned())
+            .collect();
+        assert_eq!(stray, ["a-1", "a-2", "a-9", "b-0"]);
+        assert_eq!(
+            inventory.leftover,
+            [PathBuf::from("a-3"), PathBuf::from("a-0.07-delete")]
+        );
+    }
+}

@@ -1,0 +1,201 @@
+use std::time::Duration;
+
+use odradek_protocol::ids::{Offset, PartitionIndex};
+
+use super::directory;
+use super::fixture::{Fixture, batch, number, partition_record, topic_id, topic_records};
+use super::{LookupError, METADATA_TOPIC};
+use crate::fetch_sessions::TopicRef;
+use crate::metadata::records::MetadataRecord;
+use crate::partition::{AppendOptions, PartitionError};
+use odradek_protocol::batch::BatchOrigin;
+
+const CLIENT: AppendOptions = AppendOptions {
+    origin: BatchOrigin::Client,
+    zstd_allowed: true,
+    wants_append: false,
+    epoch: None,
+};
+
+async fn produce(fixture: &Fixture, topic: &str, index: i32, count: i32) -> Offset {
+    let appending = fixture.partition(topic, index).append(batch(count), CLIENT);
+    let outcome = appending.expect("accepted").committed().await;
+    outcome.expect("committed").base_offset
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn created_partitions_take_records_and_a_restart_finds_them() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 3).await;
+    for index in 0..3 {
+        assert_eq!(number(produce(&fixture, "orders", index, 4).await), 0);
+        assert_eq!(number(produce(&fixture, "orders", index, 2).await), 4);
+    }
+    let path = fixture.dir.path().join("orders-1/partition.metadata");
+    let content = std::fs::read_to_string(path).expect("written");
+    assert_eq!(
+        content,
+        format!("version: 0\ntopic_id: {}", topic_id(1)),
+        "as Kafka writes it"
+    );
+    let fixture = fixture.restart().await;
+    for index in 0..3 {
+        let offsets = fixture.partition("orders", index).offsets();
+        assert_eq!(offsets.high_watermark.get(), 6);
+        assert_eq!(number(produce(&fixture, "orders", index, 1).await), 6);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_made_again_under_its_name_starts_empty_and_its_old_data_goes() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 5).await;
+    let mut records = vec![MetadataRecord::RemoveTopic(topic_id(1))];
+    records.extend(topic_records("orders", 2, 1));
+    fixture.change(records).await;
+    assert_eq!(
+        fixture.partition("orders", 0).offsets().log_end.get(),
+        0,
+        "nothing of the old topic shows"
+    );
+    assert!(
+        fixture
+            .manager
+            .get(topic_id(1), PartitionIndex::new(0))
+            .is_none()
+    );
+    let by_old_id = fixture
+        .manager
+        .lookup(&TopicRef::Id(topic_id(1)), PartitionIndex::new(0));
+    assert_eq!(by_old_id.err(), Some(LookupError::UnknownTopicId));
+    let mut names = Vec::new();
+    for _ in 0..100 {
+        names = directories(&fixture);
+        if names == ["orders-0"] {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(names, ["orders-0"], "the old directory is removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_held_by_someone_survives_the_deletion_of_its_topic_as_closed() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    let partition = fixture.partition("orders", 0);
+    fixture
+        .change(vec![MetadataRecord::RemoveTopic(topic_id(1))])
+        .await;
+    let refused = partition.append(batch(1), CLIENT);
+    assert!(matches!(
+        refused.err(),
+        Some(PartitionError::Closed | PartitionError::NotLeader { .. })
+    ));
+    let lookup = fixture
+        .manager
+        .lookup(&TopicRef::Name("orders".into()), PartitionIndex::new(0));
+    assert_eq!(lookup.err(), Some(LookupError::UnknownTopicOrPartition));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_added_to_a_topic_are_opened_beside_the_old_ones() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 2).await;
+    let more = vec![partition_record(topic_id(1), 1)];
+    fixture.change(more).await;
+    assert_eq!(number(produce(&fixture, "orders", 1, 1).await), 0);
+    assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_topic_configuration_reaches_the_open_partition() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    fixture
+        .set_config("orders", "max.message.bytes", "100")
+        .await;
+    let refused = fixture.partition("orders", 0).append(batch(50), CLIENT);
+    assert!(matches!(refused.err(), Some(PartitionError::Batch(_))));
+    fixture.set_config("orders", "segment.bytes", "4096").await;
+    let partition = fixture.partition("orders", 0);
+    assert_eq!(partition.group().log_config().segment_bytes, 4096);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_of_an_unknown_topic_id_is_set_aside_at_the_start() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    fixture.create_topic("gone", 2, 1).await;
+    produce(&fixture, "gone", 0, 3).await;
+    // The metadata forgets the topic while this broker is down.
+    fixture.raft.shutdown().await.expect("closes");
+    let dir = fixture.dir.path().to_path_buf();
+    std::fs::create_dir(dir.join("half-made-0")).expect("made");
+    std::fs::create_dir(dir.join(format!("{METADATA_TOPIC}-0"))).expect("made");
+    let fixture = fixture.restart_without(topic_id(2)).await;
+    let stray = directory::stray_name("gone", PartitionIndex::new(0), topic_id(2));
+    let mut names = directories(&fixture);
+    names.sort();
+    assert_eq!(names, ["__cluster_metadata-0", stray.as_str(), "orders-0"]);
+    assert!(dir.join(stray).join("00000000000000000000.log").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offline_log_directory_refuses_writes_and_goes_on_reading() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 3).await;
+    fixture.health.fail(&"disk on fire");
+    let partition = fixture.partition("orders", 0);
+    let refused = partition.append(batch(1), CLIENT);
+    assert!(matches!(refused.err(), Some(PartitionError::Offline(_))));
+    let slice = partition
+        .reader()
+        .read(Offset::ZERO, 1 << 20, Offset::new(3), true)
+        .expect("readable");
+    assert!(slice.len > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_below_its_reserve_refuses_produce_until_there_is_room() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    fixture.manager.directories()[0].check_reserve(10, 100);
+    let partition = fixture.partition("orders", 0);
+    let refused = partition.append(batch(1), CLIENT);
+    assert!(matches!(refused.err(), Some(PartitionError::DiskReserve)));
+    fixture.manager.directories()[0].check_reserve(1_000, 100);
+    assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconciliation_is_announced_by_metadata_offset() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    let manager = fixture.manager.clone();
+    tokio::time::timeout(
+        Duration::from_secs(5),
+        manager.wait_until_reconciled(Offset::new(2)),
+    )
+    .await
+    .expect("carried out already");
+    let waits = tokio::time::timeout(
+        Duration::from_millis(50),
+        manager.wait_until_reconciled(Offset::new(3)),
+    );
+    assert!(waits.await.is_err());
+}
+
+fn directories(fixture: &Fixture) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(fixture.dir.path())
+        .expect("listed")
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
