@@ -21,6 +21,7 @@ pub mod ports;
 pub mod power;
 pub mod process;
 pub mod requests;
+pub mod server;
 pub mod transcript;
 pub mod tree;
 pub mod wire;

@@ -9,3 +9,5 @@ mod compare_metadata;
 mod compare_produce;
 mod compare_topics;
 mod smoke;
+mod tools;
+mod workspace;
