@@ -14,6 +14,9 @@ use crate::ids::CorrelationId;
 /// Bytes of the length prefix.
 pub const LENGTH_PREFIX_BYTES: usize = 4;
 
+/// Frames up to this length count as they are.
+const ORDINARY_BYTES: usize = 64 << 10;
+
 /// API key, API version and correlation id: what every request starts with.
 const HEAD_BYTES: usize = 8;
 
@@ -25,8 +28,8 @@ pub struct FrameLimits {
     pub unauthenticated_max_bytes: usize,
     /// APIs that carry record batches or group assignments: `socket.request.max.bytes`.
     pub bulk_max_bytes: usize,
-    /// Every other API. Its messages turn into many small objects that take several times the
-    /// bytes of the frame, so this is kept well below the bulk limit.
+    /// Every other API. Their messages can turn into many small objects that take many times the
+    /// bytes of the frame ([`FrameHead::memory_bytes`]), so this is kept well below the bulk limit.
     pub other_max_bytes: usize,
 }
 
@@ -35,7 +38,7 @@ impl Default for FrameLimits {
         Self {
             unauthenticated_max_bytes: 64 << 10,
             bulk_max_bytes: 100 << 20,
-            other_max_bytes: 16 << 20,
+            other_max_bytes: 8 << 20,
         }
     }
 }
@@ -52,17 +55,26 @@ impl FrameLimits {
     }
 
     fn for_api(&self, key: i16) -> usize {
-        match ApiKey::from_key(key) {
-            Some(
-                ApiKey::Produce
+        if is_bulk(key) {
+            self.bulk_max_bytes
+        } else {
+            self.other_max_bytes
+        }
+    }
+}
+
+/// Whether requests of this API are mostly records or opaque bytes, which stay one piece.
+fn is_bulk(key: i16) -> bool {
+    matches!(
+        ApiKey::from_key(key),
+        Some(
+            ApiKey::Produce
                 | ApiKey::JoinGroup
                 | ApiKey::SyncGroup
                 | ApiKey::OffsetCommit
-                | ApiKey::TxnOffsetCommit,
-            ) => self.bulk_max_bytes,
-            _ => self.other_max_bytes,
-        }
-    }
+                | ApiKey::TxnOffsetCommit
+        )
+    )
 }
 
 /// What is known of a frame before it has arrived.
@@ -76,6 +88,24 @@ pub struct FrameHead {
     pub api_version: i16,
     /// Number that the response must carry.
     pub correlation_id: CorrelationId,
+}
+
+impl FrameHead {
+    /// Memory that the request may take once it is decoded: what to reserve for it.
+    ///
+    /// More than the frame's own bytes only for large frames of arrays: an array of empty strings
+    /// takes 32 bytes for every one in the frame. Small ones of those are not worth the waiting.
+    pub fn memory_bytes(&self) -> usize {
+        if self.length <= ORDINARY_BYTES || is_bulk(self.api_key) {
+            return self.length;
+        }
+        let decoded_per_byte = match ApiKey::from_key(self.api_key) {
+            // An element of no more than a few times its encoded size.
+            Some(ApiKey::Fetch | ApiKey::ListOffsets) => 4,
+            _ => 32,
+        };
+        self.length.saturating_mul(decoded_per_byte)
+    }
 }
 
 /// What the decoder found at the front of the buffer.

@@ -121,6 +121,27 @@ fn an_array_has_no_more_elements_than_its_frame_has_bytes() {
 }
 
 #[test]
+fn what_is_reserved_for_a_frame_covers_the_worst_that_it_decodes_to() {
+    // Resources whose keys are empty strings of one byte each: nothing takes more a byte.
+    let keys = 1_000_000_usize;
+    let mut body = vec![2, 2, 1, 0xc1, 0x84, 0x3d];
+    body.resize(body.len() + keys, 1);
+    body.extend_from_slice(&[0, 0, 0, 0]);
+    let head = odradek_protocol::frame::FrameHead {
+        length: body.len(),
+        api_key: ApiKey::DescribeConfigs.key(),
+        api_version: 4,
+        correlation_id: odradek_protocol::ids::CorrelationId::new(0),
+    };
+    let read: ours::DescribeConfigsRequest =
+        request::decode(body.into(), 4).expect("is well-formed");
+    let names = read.resources[0].configuration_keys.as_ref().expect("keys");
+    assert_eq!(names.len(), keys);
+    let taken = names.capacity() * size_of::<ours::StrBytes>();
+    assert!(taken <= head.memory_bytes() + (64 << 10) * 32, "{taken}");
+}
+
+#[test]
 fn bytes_behind_a_request_are_ignored_as_kafka_ignores_them() {
     let body = Bytes::from_static(&[0, 0, 0, 0, 1, 2, 3]);
     let read: ours::MetadataRequest = request::decode(body, 0).expect("decodes");
@@ -241,10 +262,17 @@ fn after_authentication_the_limit_is_that_of_the_api() {
     assert!(head((100 << 20) + 1, produce).is_err());
     let metadata = ApiKey::Metadata.key();
     assert!(matches!(
-        head(16 << 20, metadata),
+        head(8 << 20, metadata),
         Ok(FrameEvent::Announced(_))
     ));
-    assert!(head((16 << 20) + 1, metadata).is_err());
+    assert!(head((8 << 20) + 1, metadata).is_err());
+    let memory = |event| match event {
+        Ok(FrameEvent::Announced(head)) => head.memory_bytes(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(memory(head(100 << 20, produce)), 100 << 20);
+    assert_eq!(memory(head(64 << 10, metadata)), 64 << 10);
+    assert_eq!(memory(head(8 << 20, metadata)), 256 << 20);
     let small = FrameLimits::with_request_max_bytes(1000);
     assert_eq!(small.unauthenticated_max_bytes, 1000);
     assert_eq!(small.other_max_bytes, 1000);

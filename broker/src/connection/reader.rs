@@ -92,7 +92,7 @@ impl<'a> FrameReader<'a> {
             }
             progress(read);
         };
-        let reservation = self.budget.reserve(head.length).await;
+        let reservation = self.budget.reserve(head.memory_bytes()).await;
         let payload = match self.decoder.decode(&mut self.inbox)? {
             // Copied out, so that whoever keeps a slice of a small frame keeps no more than that.
             FrameEvent::Frame { bytes, .. } => Bytes::copy_from_slice(&bytes),
