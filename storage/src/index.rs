@@ -268,6 +268,14 @@ impl OffsetIndex {
             .map(|found| found.map_or(0, |entry| entry.position))
     }
 
+    /// Position of the `count`-th entry from the end, or 0 if there are fewer.
+    pub fn position_of_entry_from_end(&self, count: u32) -> io::Result<u32> {
+        match self.entries().checked_sub(count) {
+            Some(index) if count > 0 => Ok(self.entry(index)?.position),
+            _ => Ok(0),
+        }
+    }
+
     /// Number of entries that are below `relative_offset`.
     pub fn count_below(&self, relative_offset: u32) -> io::Result<u32> {
         partition_point(&self.file, self.entries(), |bytes| {

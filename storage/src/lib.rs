@@ -11,6 +11,7 @@ pub mod disk;
 pub mod file_names;
 pub mod flush;
 pub mod producer_state;
+mod sim_disk;
 
 mod config;
 mod deletion;
@@ -42,5 +43,6 @@ pub use reader::{BatchRef, HeaderCursor, LogPosition, LogReader, ReadSlice};
 pub use real_disk::RealDisk;
 pub use recovery::{Cut, OpenHint, RecoveryReport};
 pub use retention::{SegmentAge, retention_point};
+pub use sim_disk::SimDisk;
 pub use sync_file::SyncFile;
 pub use txn_index::AbortedTxn;

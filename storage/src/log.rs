@@ -27,7 +27,7 @@ use crate::flush::FlushTarget;
 use crate::health::LogDirHealth;
 use crate::index::{IndexBuilder, IndexEntries, OffsetEntry, TimeEntry};
 use crate::producer_snapshot;
-use crate::producer_state::EndTxnMarker;
+use crate::producer_state::{EndTxnMarker, ProducerStates};
 use crate::reader::{LogPosition, LogReader, Shared};
 use crate::recovery_point::RecoveryPoint;
 use crate::segment::{MAX_SEGMENT, Segment};
@@ -310,7 +310,6 @@ impl Log {
             self.active.index.add(header, at, interval, &mut entries);
             at += header.size_in_bytes() as u32;
         }
-        let index_ends = (segment.offset_index.entries(), segment.time_index.entries());
         let written = segment
             .log
             .write_vectored_at(&mut slices, u64::from(position))
@@ -319,8 +318,6 @@ impl Log {
         if let Err(error) = written {
             // Best effort: the directory goes offline, and recovery cuts whatever stays.
             let _ = segment.log.set_len(u64::from(position));
-            let _ = segment.offset_index.truncate(index_ends.0);
-            let _ = segment.time_index.truncate(index_ends.1);
             return Err(error);
         }
         if self.active.first_timestamp.is_none() {
@@ -379,7 +376,7 @@ impl Log {
             return Ok(old.base_offset);
         }
         self.seal_active(&old)?;
-        self.take_snapshot(end.next_offset)?;
+        self.take_snapshot_at_end()?;
         let segment = Arc::new(Segment::create(
             &self.disk,
             &self.dir,
@@ -406,12 +403,22 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the producers' state, which is that at `offset`, unless it is on the disk already.
-    pub(crate) fn take_snapshot(&mut self, offset: Offset) -> Result<(), StorageError> {
+    fn take_snapshot_at_end(&mut self) -> Result<(), StorageError> {
+        let shared = self.shared.clone();
+        let states = shared.producers.lock();
+        self.take_snapshot(self.next_offset(), &states)
+    }
+
+    /// Writes the producers' state at `offset`, unless it is on the disk already.
+    pub(crate) fn take_snapshot(
+        &mut self,
+        offset: Offset,
+        states: &ProducerStates,
+    ) -> Result<(), StorageError> {
         if offset == Offset::ZERO || self.snapshots.contains(&offset) {
             return Ok(());
         }
-        let content = producer_snapshot::encode(&self.shared.producers.lock());
+        let content = producer_snapshot::encode(states);
         let path = offset_file(&self.dir, offset, SNAPSHOT_SUFFIX);
         let file = SyncFile::create(self.disk.clone(), path.clone(), vec![self.dir.clone()])
             .and_then(|file| {
@@ -501,7 +508,7 @@ impl Log {
     fn close_inner(&mut self) -> Result<(), StorageError> {
         let active = self.active_segment();
         self.seal_active(&active)?;
-        self.take_snapshot(self.next_offset())?;
+        self.take_snapshot_at_end()?;
         let (offset, target) = self.checkpoint_target();
         target
             .sync()

@@ -98,6 +98,15 @@ pub struct RememberedBatch {
 }
 
 impl RememberedBatch {
+    fn of(header: &BatchHeader) -> Self {
+        Self {
+            last_sequence: header.last_sequence(),
+            last_offset: header.last_offset(),
+            offset_delta: header.last_offset_delta,
+            timestamp: header.max_timestamp,
+        }
+    }
+
     /// Sequence number of its first record.
     pub fn first_sequence(&self) -> Sequence {
         // One step back over the wrap: 2³¹ sequence numbers form a circle.
@@ -336,12 +345,7 @@ impl ProducerStates {
             if entry.batches.len() == REMEMBERED_BATCHES {
                 entry.batches.pop_front();
             }
-            entry.batches.push_back(RememberedBatch {
-                last_sequence: header.last_sequence(),
-                last_offset: header.last_offset(),
-                offset_delta: header.last_offset_delta,
-                timestamp: header.max_timestamp,
-            });
+            entry.batches.push_back(RememberedBatch::of(header));
         }
         if header.is_transactional() && entry.current_txn_first_offset.is_none() {
             entry.current_txn_first_offset = Some(header.base_offset);
@@ -416,6 +420,29 @@ impl ProducerStates {
         before - self.producers.len()
     }
 
+    /// Completes the remembered batches of producers of which a snapshot has kept only the last:
+    /// `headers` are some that were appended before, in order.
+    pub(crate) fn recall(&mut self, headers: &[BatchHeader]) {
+        for header in headers.iter().rev() {
+            if !header.has_producer_id() || header.is_control() || header.base_sequence.get() < 0 {
+                continue;
+            }
+            let Some(entry) = self.producers.get_mut(&header.producer_id) else {
+                continue;
+            };
+            let older = entry
+                .batches
+                .front()
+                .is_some_and(|oldest| header.last_offset() < oldest.base_offset());
+            if older
+                && header.producer_epoch == entry.epoch
+                && entry.batches.len() < REMEMBERED_BATCHES
+            {
+                entry.batches.push_front(RememberedBatch::of(header));
+            }
+        }
+    }
+
     /// Puts in what a snapshot says of a producer.
     pub(crate) fn restore(&mut self, producer_id: ProducerId, entry: ProducerEntry) {
         if let Some(first_offset) = entry.current_txn_first_offset {
@@ -433,5 +460,233 @@ fn new_entry(epoch: ProducerEpoch) -> ProducerEntry {
         current_txn_first_offset: None,
         seen_only_in_marker: false,
         batches: VecDeque::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use odradek_protocol::records::{BatchBuilder, NewRecord};
+
+    use super::*;
+    use crate::producer_snapshot;
+
+    const PRODUCER: ProducerId = ProducerId::new(7);
+
+    fn header(offset: i64, epoch: i16, sequence: i32, count: usize, txn: bool) -> BatchHeader {
+        let mut builder = BatchBuilder::new()
+            .base_offset(Offset::new(offset))
+            .producer(PRODUCER, ProducerEpoch::new(epoch), Sequence::new(sequence));
+        if txn {
+            builder = builder.transactional();
+        }
+        for _ in 0..count {
+            builder.push(NewRecord {
+                timestamp: TimestampMs::new(1000 + offset),
+                ..NewRecord::default()
+            });
+        }
+        BatchHeader::parse(&builder.build()).unwrap()
+    }
+
+    fn end(
+        states: &mut ProducerStates,
+        offset: i64,
+        epoch: i16,
+        aborted: bool,
+    ) -> Option<CompletedTxn> {
+        let mut marker = header(offset, epoch, -1, 1, true);
+        marker.attributes = marker.attributes.with_control(true);
+        states.update(
+            &marker,
+            Some(EndTxnMarker {
+                aborted,
+                coordinator_epoch: 3,
+            }),
+        )
+    }
+
+    fn after(headers: &[BatchHeader]) -> ProducerStates {
+        let mut states = ProducerStates::default();
+        for header in headers {
+            assert_eq!(
+                states.check(header, AppendOrigin::Client),
+                Ok(Verdict::Accept)
+            );
+            states.update(header, None);
+        }
+        states
+    }
+
+    fn check(states: &ProducerStates, epoch: i16, sequence: i32) -> Result<Verdict, ProducerError> {
+        states.check(
+            &header(999, epoch, sequence, 1, false),
+            AppendOrigin::Client,
+        )
+    }
+
+    fn is_out_of_order(result: &Result<Verdict, ProducerError>) -> bool {
+        matches!(result, Err(ProducerError::OutOfOrderSequence { .. }))
+    }
+
+    #[test]
+    fn a_sequence_that_reaches_the_largest_number_goes_on_with_zero() {
+        let states = after(&[header(0, 0, i32::MAX - 1, 2, false)]);
+        assert_eq!(check(&states, 0, 0), Ok(Verdict::Accept));
+        assert!(is_out_of_order(&check(&states, 0, 1)));
+        // A batch across the wrap is remembered by its first and last number.
+        let wrapped = header(0, 0, i32::MAX, 3, false);
+        let states = after(&[wrapped]);
+        assert_eq!(
+            states.check(&wrapped, AppendOrigin::Client),
+            Ok(Verdict::Duplicate {
+                base_offset: Offset::new(0),
+                last_offset: Offset::new(2),
+                timestamp: TimestampMs::new(1000),
+            })
+        );
+        assert_eq!(check(&states, 0, 2), Ok(Verdict::Accept));
+    }
+
+    #[test]
+    fn the_last_five_batches_are_answered_with_their_offsets_and_no_older_one() {
+        let batches: Vec<_> = (0..7)
+            .map(|i| header(i * 2, 0, i as i32 * 2, 2, false))
+            .collect();
+        let states = after(&batches);
+        for (index, batch) in batches.iter().enumerate() {
+            let verdict = states.check(batch, AppendOrigin::Client);
+            if index < 2 {
+                assert!(is_out_of_order(&verdict), "batch {index}");
+            } else {
+                assert!(
+                    matches!(verdict, Ok(Verdict::Duplicate { base_offset, .. })
+                        if base_offset == batch.base_offset),
+                    "batch {index}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn gaps_repetitions_of_parts_and_old_epochs_are_refused() {
+        let states = after(&[header(0, 1, 0, 3, false)]);
+        assert!(is_out_of_order(&check(&states, 1, 4)));
+        assert!(is_out_of_order(&check(&states, 1, 2)));
+        assert!(matches!(
+            check(&states, 0, 3),
+            Err(ProducerError::FencedEpoch { .. })
+        ));
+        assert_eq!(check(&states, 2, 0), Ok(Verdict::Accept));
+        assert!(is_out_of_order(&check(&states, 2, 3)));
+    }
+
+    #[test]
+    fn a_producer_that_expired_goes_on_with_any_sequence() {
+        let mut states = after(&[header(0, 0, 0, 3, false)]);
+        assert_eq!(states.expire(TimestampMs::new(1999), 1000), 0);
+        assert_eq!(states.expire(TimestampMs::new(2000), 1000), 1);
+        assert_eq!(check(&states, 0, 3), Ok(Verdict::Accept));
+    }
+
+    #[test]
+    fn an_open_transaction_keeps_its_producer_from_expiring() {
+        let mut states = after(&[header(0, 0, 0, 3, true)]);
+        assert_eq!(states.expire(TimestampMs::new(i64::MAX), 1000), 0);
+    }
+
+    #[test]
+    fn a_producer_of_which_only_a_marker_is_left_goes_on_with_any_sequence() {
+        let mut states = ProducerStates::default();
+        assert_eq!(end(&mut states, 40, 0, false), None);
+        assert_eq!(check(&states, 0, 17), Ok(Verdict::Accept));
+        states.update(&header(41, 0, 17, 1, false), None);
+        assert!(is_out_of_order(&check(&states, 0, 20)));
+    }
+
+    #[test]
+    fn sequences_go_on_over_the_end_of_a_transaction() {
+        let mut states = after(&[header(0, 0, 0, 3, true)]);
+        end(&mut states, 3, 0, false);
+        assert_eq!(check(&states, 0, 3), Ok(Verdict::Accept));
+    }
+
+    #[test]
+    fn the_stable_offset_waits_for_the_oldest_transaction_and_for_its_marker_to_be_committed() {
+        let other = ProducerId::new(8);
+        let mut first_of_other = header(5, 0, 0, 2, true);
+        first_of_other.producer_id = other;
+        let mut states = after(&[header(2, 0, 0, 3, true), first_of_other]);
+        assert_eq!(states.first_unstable_offset(), Some(Offset::new(2)));
+        let completed = end(&mut states, 7, 0, true).unwrap();
+        assert!(completed.aborted);
+        assert_eq!(completed.first_offset, Offset::new(2));
+        assert_eq!(completed.last_stable_offset, Offset::new(5));
+        assert_eq!(states.first_undecided_offset(), Some(Offset::new(5)));
+        assert_eq!(states.first_unstable_offset(), Some(Offset::new(2)));
+        states.on_high_watermark(Offset::new(7));
+        assert_eq!(states.first_unstable_offset(), Some(Offset::new(2)));
+        states.on_high_watermark(Offset::new(8));
+        assert_eq!(states.first_unstable_offset(), Some(Offset::new(5)));
+    }
+
+    #[test]
+    fn a_batch_outside_of_the_open_transaction_is_refused() {
+        let states = after(&[header(0, 0, 0, 3, true)]);
+        assert_eq!(
+            check(&states, 0, 3),
+            Err(ProducerError::NotInTransaction {
+                producer_id: PRODUCER
+            })
+        );
+    }
+
+    #[test]
+    fn a_marker_of_a_replaced_coordinator_is_refused() {
+        let mut states = after(&[header(0, 0, 0, 3, true)]);
+        end(&mut states, 3, 0, false);
+        let marker = |coordinator_epoch| EndTxnMarker {
+            aborted: false,
+            coordinator_epoch,
+        };
+        assert!(states.check_marker(PRODUCER, marker(2)).is_err());
+        assert!(states.check_marker(PRODUCER, marker(3)).is_ok());
+    }
+
+    #[test]
+    fn coordinators_write_without_sequence_numbers() {
+        let mut offsets = header(0, 0, -1, 2, true);
+        let mut states = ProducerStates::default();
+        for offset in 0..3 {
+            offsets.base_offset = Offset::new(offset * 2);
+            assert_eq!(
+                states.check(&offsets, AppendOrigin::Coordinator),
+                Ok(Verdict::Accept)
+            );
+            states.update(&offsets, None);
+        }
+        assert_eq!(states.first_undecided_offset(), Some(Offset::new(0)));
+    }
+
+    #[test]
+    fn a_snapshot_reads_back_and_the_batches_it_leaves_out_are_recalled() {
+        let batches: Vec<_> = (0..6)
+            .map(|i| header(i * 2, 0, i as i32 * 2, 2, true))
+            .collect();
+        let states = after(&batches);
+        let bytes = producer_snapshot::encode(&states);
+        let mut restored = producer_snapshot::decode(&bytes).unwrap();
+        assert_eq!(restored.first_undecided_offset(), Some(Offset::new(0)));
+        assert_eq!(restored.get(PRODUCER).unwrap().batches.len(), 1);
+        restored.recall(&batches);
+        assert_eq!(restored, states);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(producer_snapshot::decode(&damaged).is_err(), "byte {at}");
+            assert!(
+                producer_snapshot::decode(&bytes[..at]).is_err(),
+                "length {at}"
+            );
+        }
     }
 }

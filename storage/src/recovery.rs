@@ -44,6 +44,10 @@ use crate::segment::{Segment, SegmentEnd, SegmentFiles};
 /// Index entries that are gathered before they are written.
 const INDEX_BATCH: usize = 4096;
 
+/// Offset index entries, counted from the end of a segment, after which batches are looked at for
+/// what a producer snapshot leaves out.
+const RECALLED_ENTRIES: u32 = 32;
+
 /// What the caller knows of a log that is being opened.
 pub struct OpenHint<'a> {
     /// State of the log directory.
@@ -174,10 +178,17 @@ impl Log {
             }
         }
         let segments = self.shared.segments.load_full();
+        if !states.is_empty() {
+            states.recall(&headers_before(&segments, from)?);
+        }
         for segment in segments.iter() {
             let end = segment.end();
             if end.next_offset <= from {
                 continue;
+            }
+            if segment.base_offset > from {
+                // Each segment has a snapshot at its base, so that those before it can go.
+                self.take_snapshot(segment.base_offset, &states)?;
             }
             let start = segment.end_below(from, end)?.size;
             let mut scanner = segment.scan_headers(start, end.size)?;
@@ -208,6 +219,28 @@ impl Log {
         *self.shared.producers.lock() = states;
         Ok(())
     }
+}
+
+/// Headers of some batches right before `offset`, in order: enough for what producers have in
+/// flight, few enough to read at every start.
+fn headers_before(
+    segments: &[Arc<Segment>],
+    offset: Offset,
+) -> Result<Vec<BatchHeader>, StorageError> {
+    let upto = segments.partition_point(|segment| segment.base_offset < offset);
+    let mut headers = Vec::new();
+    for segment in segments.iter().take(upto).skip(upto.saturating_sub(2)) {
+        let end = segment.end_below(offset, segment.end())?;
+        let start = segment
+            .offset_index
+            .position_of_entry_from_end(RECALLED_ENTRIES)
+            .map_err(|error| StorageError::io("read index of", segment.log.path(), error))?;
+        let mut scanner = segment.scan_headers(start.min(end.size), end.size)?;
+        while let Some((header, _)) = segment.checked(scanner.next_header())? {
+            headers.push(header);
+        }
+    }
+    Ok(headers)
 }
 
 fn list(disk: &dyn Disk, dir: &Path) -> Result<Listing, StorageError> {
@@ -672,9 +705,12 @@ fn sync_checked(log: &mut Log, checked: &[Arc<Segment>]) -> Result<(), StorageEr
             .map_err(|error| StorageError::io("sync", segment.log.path(), error))?;
     }
     if !checked.is_empty() {
-        log.disk
-            .sync_dir(&log.dir)
-            .map_err(|error| StorageError::io("sync", &log.dir, error))?;
+        for dir in [Some(log.dir.as_path()), log.dir.parent()] {
+            let Some(dir) = dir else { continue };
+            log.disk
+                .sync_dir(dir)
+                .map_err(|error| StorageError::io("sync", dir, error))?;
+        }
     }
     let segments = log.shared.segments.load_full();
     if let Some((_, sealed)) = segments.split_last() {

@@ -75,9 +75,10 @@ impl Segment {
             SyncFile::create(disk.clone(), path.clone(), new_dirs.to_vec())
                 .map_err(|error| StorageError::io("create", &path, error))
         };
-        let log = create(LOG_SUFFIX)?;
+        // The log comes last, so that wherever there is one it has its indexes.
         let offset_index = create(OFFSET_INDEX_SUFFIX)?;
         let time_index = create(TIME_INDEX_SUFFIX)?;
+        let log = create(LOG_SUFFIX)?;
         Self::assemble(disk, dir, base_offset, log, offset_index, time_index, None)
     }
 
@@ -175,14 +176,25 @@ impl Segment {
             .chain(self.txn_index.file())
     }
 
-    /// Appends entries to both indexes. Writer only.
+    /// Appends entries to both indexes. A failure takes back what was written of them, as far as
+    /// the disk lets us, so that no torn index is left for other tools. Writer only.
     pub fn append_index(&self, entries: &IndexEntries) -> Result<(), StorageError> {
-        self.offset_index
+        let before = (self.offset_index.entries(), self.time_index.entries());
+        let appended = self
+            .offset_index
             .append(&entries.offsets)
-            .map_err(|error| StorageError::io("write", self.offset_index.file().path(), error))?;
-        self.time_index
-            .append(&entries.times)
-            .map_err(|error| StorageError::io("write", self.time_index.file().path(), error))
+            .map_err(|error| StorageError::io("write", self.offset_index.file().path(), error))
+            .and_then(|()| {
+                self.time_index.append(&entries.times).map_err(|error| {
+                    StorageError::io("write", self.time_index.file().path(), error)
+                })
+            });
+        if appended.is_err() {
+            // The directory goes offline anyway, and recovery rebuilds whatever stays.
+            let _ = self.offset_index.truncate(before.0);
+            let _ = self.time_index.truncate(before.1);
+        }
+        appended
     }
 
     /// Largest timestamp of the segment's records, or −1. For a segment that was not written to

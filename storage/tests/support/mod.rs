@@ -1,6 +1,8 @@
 //! What the tests of the log share: batches, and a log on a disk.
 #![allow(dead_code)]
 
+pub mod verify;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
