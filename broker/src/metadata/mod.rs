@@ -10,6 +10,8 @@ pub mod image;
 pub mod placement;
 pub mod records;
 pub mod refusal;
+pub mod replay;
+pub mod service;
 pub mod topic_name;
 
 #[cfg(test)]
