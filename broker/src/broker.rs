@@ -4,10 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::NodeId;
 use odradek_raft::RaftNode;
 
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock};
 use crate::config::load::Loaded;
 use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
@@ -15,13 +16,21 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::dispatch::BrokerDispatcher;
 use crate::fetch_service::{FetchLimits, FetchService};
 use crate::groups;
+use crate::groups::attendant::Attendant;
 use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
+use crate::metadata::controller::register_broker::{Registration, register_broker};
+use crate::metadata::image::MetadataImage;
+use crate::metadata::records::BrokerEndpoint;
+use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
 use crate::partitions::{PartitionManager, PartitionManagerOptions};
 use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{BindError, BoundListener, ListenerSpec, Server, ServerOptions};
+
+/// Kafka's number of the only security protocol so far.
+const SECURITY_PLAINTEXT: i16 = 0;
 
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +41,9 @@ pub enum StartError {
     /// A listener cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The metadata log cannot be opened.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
     /// The HTTP endpoint cannot be served.
     #[error(transparent)]
     Http(#[from] HttpError),
@@ -93,8 +105,18 @@ impl Broker {
             config: Arc::clone(&config),
             clock: Arc::clone(&clock),
         });
+        let metadata = open_metadata(&raft, &config.load(), &listeners, &clock).await?;
+        let groups = Arc::new(groups::Service::new(coordinators, Arc::clone(&clock)));
+        let attendant = Attendant::new(
+            Arc::clone(&groups),
+            Arc::clone(&partitions),
+            config.load().groups.offsets_commit_timeout,
+        );
+        tokio::spawn(Arc::clone(&partitions).run(metadata.subscribe()));
+        tokio::spawn(attendant.run(metadata.subscribe()));
         let context = Arc::new(BrokerContext {
-            groups: Arc::new(groups::Service::new(coordinators, Arc::clone(&clock))),
+            metadata,
+            groups,
             identity: identity(&config.load(), node_id, &data_dir),
             clock,
             endpoints: listeners.iter().map(endpoint).collect(),
@@ -144,6 +166,41 @@ impl Broker {
         }
         drop(self.http);
         drop(self.data_dir);
+    }
+}
+
+/// Opens the metadata log and registers this process in it.
+async fn open_metadata(
+    raft: &RaftNode,
+    config: &BrokerConfig,
+    listeners: &[BoundListener],
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<MetadataService>, MetadataError> {
+    let options = MetadataOptions {
+        node_id: config.node_id,
+        log_dir: config.data_dir.clone(),
+        voters: vec![config.node_id],
+        clock: Arc::clone(clock),
+    };
+    let metadata = MetadataService::open(raft, options).await?;
+    let registration = Registration {
+        broker_id: config.node_id,
+        incarnation_id: Uuid::from_bytes(rand::random()),
+        endpoints: listeners.iter().map(registered_endpoint).collect(),
+        rack: config.rack.clone(),
+        log_dirs: Vec::new(),
+    };
+    let register = move |image: &MetadataImage| (register_broker(image, &registration), ());
+    metadata.run(register).await?;
+    Ok(metadata)
+}
+
+fn registered_endpoint(listener: &BoundListener) -> BrokerEndpoint {
+    BrokerEndpoint {
+        name: listener.name().to_owned(),
+        host: listener.advertised_host(),
+        port: listener.advertised_port(),
+        security_protocol: SECURITY_PLAINTEXT,
     }
 }
 

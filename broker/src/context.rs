@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::config::ConfigStore;
 use crate::fetch_service::FetchService;
 use crate::groups;
+use crate::metadata::service::MetadataService;
 use crate::partitions::PartitionManager;
 
 /// Shared services of one broker process.
@@ -23,6 +24,8 @@ pub struct BrokerContext {
     pub config: Arc<ConfigStore>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// The cluster's metadata.
+    pub metadata: Arc<MetadataService>,
     /// Coordinators of the groups that this node is responsible for.
     pub groups: Arc<groups::Service>,
     /// Where clients reach this node, a listener each.

@@ -63,6 +63,9 @@ macro_rules! routes {
 }
 
 routes! {
+    OffsetCommit => handlers::offset_commit::handle,
+    OffsetFetch => handlers::offset_fetch::handle,
+    FindCoordinator => handlers::find_coordinator::handle,
     JoinGroup => handlers::join_group::handle,
     Heartbeat => handlers::heartbeat::handle,
     LeaveGroup => handlers::leave_group::handle,
@@ -70,6 +73,7 @@ routes! {
     DescribeGroups => handlers::describe_groups::handle,
     ListGroups => handlers::list_groups::handle,
     DeleteGroups => handlers::delete_groups::handle,
+    OffsetDelete => handlers::offset_delete::handle,
     Produce => handlers::produce::handle,
     Fetch => handlers::fetch::handle,
     ListOffsets => handlers::list_offsets::handle,

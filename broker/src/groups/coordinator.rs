@@ -498,7 +498,7 @@ impl StateMachine for GroupCoordinator {
 }
 
 /// What survives a restart: the committed offsets and, of every group that is not in the middle
-/// of a rebalance, its record. For comparing a live coordinator with a replayed one.
+/// of a rebalance and had members once, its record. For comparing a live coordinator with a replayed one.
 #[cfg(test)]
 pub(super) fn persistent_view(
     coordinator: &GroupCoordinator,
@@ -507,10 +507,9 @@ pub(super) fn persistent_view(
     let mut view = std::collections::BTreeMap::new();
     for (id, group) in &coordinator.groups {
         let record = group.to_record();
-        view.insert(
-            record.encode_key(),
-            group.is_settled().then(|| record.encode_value()).flatten(),
-        );
+        let is_written = group.is_settled() && !group.listing().protocol_type.is_empty();
+        let value = is_written.then(|| record.encode_value()).flatten();
+        view.insert(record.encode_key(), value);
         for topic in coordinator.offsets.fetch_all(id) {
             for (partition, _) in topic.partitions {
                 let key = OffsetKey {

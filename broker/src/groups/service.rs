@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use odradek_protocol::ids::{PartitionIndex, TopicId};
 use parking_lot::RwLock;
@@ -24,6 +25,9 @@ use super::names::{GroupId, TopicName};
 use super::partitioner::partition_of;
 use super::runtime::{CoordinatorLog, Shard, ShardError, ShardOptions};
 use crate::clock::Clock;
+
+/// How often to look whether a coordinator has come up.
+const START_POLL: Duration = Duration::from_millis(5);
 
 /// Name of the topic that holds groups and offsets.
 pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
@@ -117,6 +121,17 @@ impl Service {
     /// The partitions whose coordinator runs here.
     pub fn led(&self) -> Vec<PartitionIndex> {
         self.shards.read().keys().copied().collect()
+    }
+
+    /// Waits until the coordinator of `partition` answers.
+    pub async fn wait_until_active(&self, partition: PartitionIndex) {
+        let is_active = || {
+            let shards = self.shards.read();
+            shards.get(&partition).is_some_and(Shard::is_active)
+        };
+        while !is_active() {
+            tokio::time::sleep(START_POLL).await;
+        }
     }
 
     fn shard_of(&self, group: &str) -> Result<Shard<GroupCoordinator>, GroupError> {

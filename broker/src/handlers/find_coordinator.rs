@@ -68,6 +68,36 @@ fn nobody() -> Node {
     }
 }
 
+async fn find_group(context: &RequestContext, group: &str) -> Result<Node, ErrorCode> {
+    let topic = topic::ensure(&context.broker, group).await?;
+    let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+    let partition = topic.partition(partition_of(group, count));
+    let leader = partition.and_then(|partition| partition.leader);
+    let leader = leader.ok_or(ErrorCode::CoordinatorNotAvailable)?;
+    if leader == context.broker.identity.node_id {
+        return Ok(Node {
+            id: leader.get(),
+            host: context.connection.advertised_host.clone(),
+            port: i32::from(context.connection.advertised_port),
+        });
+    }
+    let image = context.broker.metadata.image();
+    let endpoint = image
+        .broker(leader)
+        .filter(|broker| !broker.fenced)
+        .and_then(|broker| {
+            let listener = &context.connection.listener_name;
+            let mut endpoints = broker.endpoints.iter();
+            endpoints.find(|endpoint| endpoint.name.as_str() == listener)
+        })
+        .ok_or(ErrorCode::CoordinatorNotAvailable)?;
+    Ok(Node {
+        id: leader.get(),
+        host: endpoint.host.as_str().to_owned(),
+        port: i32::from(endpoint.port),
+    })
+}
+
 async fn find(context: &RequestContext, key_type: i8, key: &str) -> Result<Node, ErrorCode> {
     match key_type {
         KEY_TYPE_GROUP => find_group(context, key).await,

@@ -112,11 +112,13 @@ fn check_topic(
         }
         answer.partitions.push(result);
     }
-    let known = topic.filter(|_| !partitions.is_empty()).map(|topic| CommitTopic {
-        topic: TopicName::new(&topic.name),
-        topic_id: topic.id,
-        partitions,
-    });
+    let known = topic
+        .filter(|_| !partitions.is_empty())
+        .map(|topic| CommitTopic {
+            topic: TopicName::new(&topic.name),
+            topic_id: topic.id,
+            partitions,
+        });
     (answer, known, rows)
 }
 
@@ -130,7 +132,10 @@ fn to_commit(partition: &OffsetCommitRequestPartition) -> CommitPartition {
         partition: PartitionIndex::new(partition.partition_index),
         offset: Offset::new(partition.committed_offset),
         leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
-        metadata: metadata.map(|text| text.as_str()).unwrap_or_default().to_owned(),
+        metadata: metadata
+            .map(|text| text.as_str())
+            .unwrap_or_default()
+            .to_owned(),
     }
 }
 

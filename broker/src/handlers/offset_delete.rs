@@ -34,7 +34,10 @@ async fn delete(
         topic.is_some_and(|topic| topic.partition(PartitionIndex::new(index)).is_some())
     };
     let topics = request.topics.iter().map(|topic| {
-        let indexes = topic.partitions.iter().map(|partition| partition.partition_index);
+        let indexes = topic
+            .partitions
+            .iter()
+            .map(|partition| partition.partition_index);
         let known = indexes.filter(|index| exists(&topic.name, *index));
         let known = known.map(PartitionIndex::new).collect();
         (TopicName::new(&topic.name), known)

@@ -188,7 +188,10 @@ fn missing_topic(asked: &OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFet
     topic
 }
 
-fn answer_topic(asked: &OffsetFetchRequestTopics, found: FetchedTopic) -> OffsetFetchResponseTopics {
+fn answer_topic(
+    asked: &OffsetFetchRequestTopics,
+    found: FetchedTopic,
+) -> OffsetFetchResponseTopics {
     let mut topic = OffsetFetchResponseTopics::default();
     topic.name = asked.name.clone();
     topic.topic_id = asked.topic_id;

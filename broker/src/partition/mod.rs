@@ -380,7 +380,11 @@ impl Partition {
         if let Some(cause) = self.events.offline.get() {
             return Err(PartitionError::Offline(Arc::clone(cause)));
         }
-        self.directory.require_writable()
+        match epoch {
+            // Commits are small, and the groups must be able to go on reading what is left.
+            Some(_) => self.directory.require_online(),
+            None => self.directory.require_writable(),
+        }
     }
 
     /// What the log's own producer state says of a batch.

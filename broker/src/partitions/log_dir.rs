@@ -51,11 +51,17 @@ impl LogDirectory {
         &self.health
     }
 
+    /// An error if it has failed.
+    pub fn require_online(&self) -> Result<(), PartitionError> {
+        match self.health.failure() {
+            Some(cause) => Err(PartitionError::Offline(cause.into())),
+            None => Ok(()),
+        }
+    }
+
     /// An error if nothing may be produced to it.
     pub fn require_writable(&self) -> Result<(), PartitionError> {
-        if let Some(cause) = self.health.failure() {
-            return Err(PartitionError::Offline(cause.into()));
-        }
+        self.require_online()?;
         if self.below_reserve.load(Ordering::Relaxed) {
             return Err(PartitionError::DiskReserve);
         }

@@ -53,6 +53,9 @@ pub trait CoordinatorLog: Debug + Send + Sync + 'static {
     /// acknowledged is below it.
     fn high_watermark(&self) -> Offset;
 
+    /// Offset after the last record, committed or not.
+    fn log_end(&self) -> Offset;
+
     /// Whole committed batches from `from` on, about `max_bytes` of them but at least one if there
     /// is one; the first may begin before `from`. Empty if `from` is the high watermark.
     fn read(&self, from: Offset, max_bytes: usize) -> CommittedBatches<'_>;

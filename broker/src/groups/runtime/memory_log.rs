@@ -83,6 +83,15 @@ impl MemoryLog {
         }
     }
 
+    /// Fails every batch that waits, all of which commit nevertheless, but later.
+    pub fn lose_track(&self) {
+        let mut inner = self.inner.lock();
+        for (end, waiting) in std::mem::take(&mut inner.waiting) {
+            let _ = waiting.send(Err(LogFailure::Unavailable));
+            inner.waiting.push_back((end, oneshot::channel().0));
+        }
+    }
+
     /// Fails every append and read from now on; `None` ends that.
     pub fn refuse(&self, failure: Option<LogFailure>) {
         self.inner.lock().refuses = failure;
@@ -129,6 +138,10 @@ impl CoordinatorLog for MemoryLog {
 
     fn high_watermark(&self) -> Offset {
         Offset::new(self.inner.lock().high_watermark)
+    }
+
+    fn log_end(&self) -> Offset {
+        Offset::new(self.inner.lock().end)
     }
 
     fn read(&self, from: Offset, max_bytes: usize) -> CommittedBatches<'_> {

@@ -1,6 +1,6 @@
 //! Bringing a state machine up to the end of its log.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use odradek_protocol::batch::{BatchError, BatchIter, BatchView, verify_crc};
@@ -11,30 +11,40 @@ use odradek_protocol::records::{RecordWalker, expand};
 use super::log::{CoordinatorLog, LogFailure};
 use super::{StateMachine, shard::ShardOptions};
 
-/// Replays everything committed into `state`.
+/// How long to wait for commits that are still on their way.
+const COMMIT_POLL: Duration = Duration::from_millis(10);
+
+/// Replays into `state` everything that is in the log now, once it has committed. What an earlier
+/// life of the shard has appended in this term will commit, or the term ends.
 ///
 /// # Errors
-/// The log cannot be read.
+/// The log cannot be read, or `is_abandoned` says that nobody needs the state any more.
 pub(super) async fn replay<S: StateMachine>(
     state: &mut S,
     log: &dyn CoordinatorLog,
     options: &ShardOptions,
     now: TimestampMs,
+    is_abandoned: impl Fn() -> bool,
 ) -> Result<(), LogFailure> {
     let began = Instant::now();
+    let target = log.log_end();
     let mut next = log.log_start();
     let mut records = 0_u64;
     loop {
         let bytes = log.read(next, options.load_buffer_bytes).await?;
         let (end, count) = replay_batches(state, next, &bytes, now);
         records += count;
-        if end <= next {
-            // Nothing more is committed. Commits that arrive while loading are those of this
-            // term, and this shard makes them, later.
-            break;
+        if is_abandoned() {
+            return Err(LogFailure::NotLeader);
         }
-        next = end;
-        tokio::task::yield_now().await;
+        if end > next {
+            next = end;
+            tokio::task::yield_now().await;
+        } else if log.high_watermark() >= target {
+            break;
+        } else {
+            tokio::time::sleep(COMMIT_POLL).await;
+        }
     }
     tracing::info!(
         label = options.label, records, next_offset = %next,

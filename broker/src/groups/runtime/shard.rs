@@ -174,7 +174,9 @@ impl<S: StateMachine> Task<S> {
     async fn load(&self) -> Result<S, LogFailure> {
         let mut state = (self.make_state)();
         let now = self.clock.wall();
-        replay::replay(&mut state, self.log.as_ref(), &self.options, now).await?;
+        let is_abandoned = || self.mailbox.is_closed();
+        let log = self.log.as_ref();
+        replay::replay(&mut state, log, &self.options, now, is_abandoned).await?;
         Ok(state)
     }
 

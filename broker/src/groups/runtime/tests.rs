@@ -135,6 +135,24 @@ async fn a_failed_write_is_taken_back_and_one_that_survived_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_of_unknown_fate_is_waited_for_before_anything_is_answered() {
+    let log = Arc::new(MemoryLog::new());
+    let shard = active(&log).await;
+    log.hold();
+    let unknown = started(&shard, commit(0, 5)).await;
+    log.lose_track();
+    assert_eq!(
+        unknown.await.expect("no panic"),
+        Err(ShardError::Unavailable)
+    );
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(shard.call(fetch(0)).await, Err(ShardError::Loading));
+    log.release();
+    until_active(&shard).await;
+    assert_eq!(offset_of(shard.call(fetch(0)).await), Some(5));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shard_whose_partition_is_led_elsewhere_ends() {
     let log = Arc::new(MemoryLog::new());
     let shard = active(&log).await;
