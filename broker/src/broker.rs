@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, TopicId};
 use odradek_raft::RaftNode;
 
 use crate::clock::{Clock, SystemClock};
@@ -22,6 +22,7 @@ use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
 use crate::metadata::controller::register_broker::{Registration, register_broker};
 use crate::metadata::image::MetadataImage;
+use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::records::BrokerEndpoint;
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
@@ -105,7 +106,7 @@ impl Broker {
             config: Arc::clone(&config),
             clock: Arc::clone(&clock),
         });
-        let metadata = open_metadata(&raft, &config.load(), &listeners, &clock).await?;
+        let metadata = open_metadata(&raft, &config.load(), &data_dir, &listeners, &clock).await?;
         let groups = Arc::new(groups::Service::new(coordinators, Arc::clone(&clock)));
         let attendant = Attendant::new(
             Arc::clone(&groups),
@@ -115,6 +116,7 @@ impl Broker {
         tokio::spawn(Arc::clone(&partitions).run(metadata.subscribe()));
         tokio::spawn(attendant.run(metadata.subscribe()));
         let context = Arc::new(BrokerContext {
+            producer_ids: ProducerIds::new(Arc::clone(&metadata), node_id),
             metadata,
             groups,
             identity: identity(&config.load(), node_id, &data_dir),
@@ -173,6 +175,7 @@ impl Broker {
 async fn open_metadata(
     raft: &RaftNode,
     config: &BrokerConfig,
+    data_dir: &DataDir,
     listeners: &[BoundListener],
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<MetadataService>, MetadataError> {
@@ -188,7 +191,10 @@ async fn open_metadata(
         incarnation_id: Uuid::from_bytes(rand::random()),
         endpoints: listeners.iter().map(registered_endpoint).collect(),
         rack: config.rack.clone(),
-        log_dirs: Vec::new(),
+        log_dirs: TopicId::parse(data_dir.directory_id())
+            .map(Uuid::from)
+            .into_iter()
+            .collect(),
     };
     let register = move |image: &MetadataImage| (register_broker(image, &registration), ());
     metadata.run(register).await?;

@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::config::ConfigStore;
 use crate::fetch_service::FetchService;
 use crate::groups;
+use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::service::MetadataService;
 use crate::partitions::PartitionManager;
 
@@ -26,6 +27,8 @@ pub struct BrokerContext {
     pub clock: Arc<dyn Clock>,
     /// The cluster's metadata.
     pub metadata: Arc<MetadataService>,
+    /// Ids for new producers.
+    pub producer_ids: ProducerIds,
     /// Coordinators of the groups that this node is responsible for.
     pub groups: Arc<groups::Service>,
     /// Where clients reach this node, a listener each.

@@ -8,6 +8,7 @@ pub mod controller;
 pub mod features;
 pub mod image;
 pub mod placement;
+pub mod producer_ids;
 pub mod records;
 pub mod refusal;
 pub mod replay;

@@ -22,9 +22,14 @@ impl ProducerIdBlock {
         end: ProducerId::new(0),
     };
 
+    /// Whether all its ids have been taken.
+    pub fn is_empty(&self) -> bool {
+        self.next >= self.end
+    }
+
     /// Takes the next id, if one is left.
     pub fn take(&mut self) -> Option<ProducerId> {
-        (self.next < self.end).then(|| {
+        (!self.is_empty()).then(|| {
             let id = self.next;
             self.next = ProducerId::new(id.get() + 1);
             id
