@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use odradek_protocol::error::ProtocolError;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::fetch_response::{FetchReply, FetchedPartition, FetchedTopic};
+use odradek_protocol::fetch_response::{
+    CurrentLeader, FetchReply, FetchedPartition, FetchedTopic, NodeEndpoint,
+};
 use odradek_protocol::ids::{CorrelationId, LeaderEpoch, Offset, PartitionIndex};
 use odradek_protocol::messages::fetch_request::{FetchTopic, ForgottenTopic};
 use odradek_protocol::messages::{FetchRequest, StrBytes};
@@ -24,6 +26,7 @@ use crate::fetch_sessions::{
     FetchKey, FetchTarget, Outcome, SessionFault, SessionRequest, TopicRef,
 };
 use crate::handlers::Reply;
+use crate::handlers::leader_hint::{LeaderHint, ThisNode};
 use crate::partition::{Partition, must_not_wait};
 use crate::partitions::PartitionManager;
 use crate::waiters::FetchWaiter;
@@ -32,6 +35,8 @@ use crate::waiters::FetchWaiter;
 const FIRST_TOPIC_ID_VERSION: i16 = 13;
 /// First version that carries a fetch session (KIP-227).
 const FIRST_SESSION_VERSION: i16 = 7;
+/// First version that carries the addresses of leaders (KIP-951).
+const FIRST_ENDPOINT_VERSION: i16 = 16;
 
 /// A Fetch response whose records are still in the log's files.
 #[derive(Debug)]
@@ -51,7 +56,41 @@ impl Encode for FetchAnswer {
 pub async fn handle(context: RequestContext, request: FetchRequest) -> Reply<FetchAnswer> {
     let broker = &context.broker;
     let version = context.api_version;
-    Reply::Now(fetch(&broker.partitions, &broker.fetch, version, request).await)
+    let mut answer = fetch(&broker.partitions, &broker.fetch, version, request).await;
+    if version >= FIRST_ENDPOINT_VERSION {
+        name_leaders(&mut answer.0, &broker.partitions, &ThisNode::of(&context));
+    }
+    Reply::Now(answer)
+}
+
+/// Tells a client that knows the wrong leader or epoch who leads (KIP-951).
+fn name_leaders(reply: &mut FetchReply, partitions: &PartitionManager, this_node: &ThisNode) {
+    let mut names_this_node = false;
+    for topic in &mut reply.topics {
+        for answer in &mut topic.partitions {
+            if !matches!(
+                answer.error_code,
+                ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch
+            ) {
+                continue;
+            }
+            let partition = partitions.get(topic.topic_id, answer.index);
+            let hint = partition.and_then(|found| LeaderHint::of(&found, this_node.node_id));
+            names_this_node |= hint.is_some_and(|hint| hint.leader == this_node.node_id);
+            answer.current_leader = hint.map(|hint| CurrentLeader {
+                leader_id: hint.leader,
+                leader_epoch: hint.epoch,
+            });
+        }
+    }
+    if names_this_node {
+        reply.node_endpoints = vec![NodeEndpoint {
+            node_id: this_node.node_id,
+            host: StrBytes::from(this_node.host.as_str()),
+            port: this_node.port,
+            rack: this_node.rack.as_deref().map(StrBytes::from),
+        }];
+    }
 }
 
 async fn fetch(
@@ -75,7 +114,7 @@ async fn fetch(
     let now = std::time::Instant::now();
     let selection = service
         .sessions()
-        .finish(&fetch, &outcomes, now, || rand::random());
+        .finish(&fetch, &outcomes, now, rand::random);
     let selection = match selection {
         Ok(selection) => selection,
         Err(fault) => return refused(fault, session_id),

@@ -11,6 +11,7 @@ pub mod find_coordinator;
 mod group_answers;
 pub mod heartbeat;
 pub mod join_group;
+mod leader_hint;
 pub mod leave_group;
 pub mod list_groups;
 pub mod list_offsets;

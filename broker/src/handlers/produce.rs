@@ -13,11 +13,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use odradek_protocol::batch::{BatchError, BatchOrigin};
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{Offset, PartitionIndex, TimestampMs, TopicId};
+use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TimestampMs, TopicId};
 use odradek_protocol::message;
 use odradek_protocol::messages::produce_request::TopicProduceData;
 use odradek_protocol::messages::produce_response::{
-    BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
+    BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse,
+    TopicProduceResponse,
 };
 use odradek_protocol::messages::{ProduceRequest, ProduceResponse, StrBytes};
 use tokio::time::{Instant, timeout_at};
@@ -25,7 +26,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::context::RequestContext;
 use crate::fetch_sessions::TopicRef;
 use crate::handlers::Reply;
-use crate::partition::{AppendOptions, Appending, PartitionError};
+use crate::handlers::leader_hint::{LeaderHint, ThisNode};
+use crate::partition::{AppendOptions, Appending, Partition, PartitionError};
 use crate::partitions::{LookupError, PartitionManager};
 
 /// First version that may carry zstd (KIP-110).
@@ -61,30 +63,69 @@ struct Enqueued {
     stage: Result<Appending, Refusal>,
 }
 
-/// Why a partition's batch was not taken.
-enum Refusal {
+/// Why a partition's batch was not taken, or was taken and not kept.
+struct Refusal {
+    cause: Cause,
+    /// First readable offset, where the answer carries it.
+    log_start: Offset,
+    /// Who to turn to instead.
+    leader: Option<LeaderHint>,
+}
+
+enum Cause {
     Lookup(LookupError),
     Partition(PartitionError),
     Code(ErrorCode),
 }
 
 impl Refusal {
+    fn new(cause: Cause) -> Self {
+        Self {
+            cause,
+            log_start: Offset::NONE,
+            leader: None,
+        }
+    }
+
+    fn code(code: ErrorCode) -> Self {
+        Self::new(Cause::Code(code))
+    }
+
+    fn by(partition: &Partition, error: PartitionError, this_node: NodeId) -> Self {
+        let log_start = match error.tells_log_start() {
+            true => partition.offsets().log_start.offset(),
+            false => Offset::NONE,
+        };
+        let leader = match error.error_code() {
+            ErrorCode::NotLeaderOrFollower => LeaderHint::of(partition, this_node),
+            _ => None,
+        };
+        Self {
+            cause: Cause::Partition(error),
+            log_start,
+            leader,
+        }
+    }
+
     fn error_code(&self) -> ErrorCode {
-        match self {
-            Self::Lookup(error) => error.error_code(),
-            Self::Partition(error) => error.error_code(),
-            Self::Code(code) => *code,
+        match &self.cause {
+            Cause::Lookup(error) => error.error_code(),
+            Cause::Partition(error) => error.error_code(),
+            Cause::Code(code) => *code,
         }
     }
 }
 
 /// Enqueues the batches and answers when they are as safe as the client asked.
 pub async fn handle(context: RequestContext, request: ProduceRequest) -> Reply<ProduceResponse> {
-    produce(&context.broker.partitions, context.api_version, request).await
+    let this_node = ThisNode::of(&context);
+    let partitions = &context.broker.partitions;
+    produce(partitions, this_node, context.api_version, request).await
 }
 
 async fn produce(
     partitions: &PartitionManager,
+    this_node: ThisNode,
     version: i16,
     request: ProduceRequest,
 ) -> Reply<ProduceResponse> {
@@ -99,24 +140,21 @@ async fn produce(
         wants_append: acks == Acks::Leader,
         epoch: None,
     };
+    let stage = Stage {
+        partitions,
+        options,
+        transactional,
+        deadline,
+        this_node: this_node.node_id,
+    };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let reference = topic_ref(&topic, version);
         let mut enqueued = Vec::with_capacity(topic.partition_data.len());
         for data in topic.partition_data {
-            let stage = enqueue(
-                partitions,
-                &reference,
-                data.index,
-                data.records,
-                options,
-                transactional,
-                deadline,
-            )
-            .await;
             enqueued.push(Enqueued {
                 index: data.index,
-                stage,
+                stage: stage.enqueue(&reference, data.index, data.records).await,
             });
         }
         topics.push((topic.name, TopicId::from(topic.topic_id), enqueued));
@@ -141,7 +179,11 @@ async fn produce(
             })
         }))
         .await;
-        message!(ProduceResponse { responses })
+        let node_endpoints = endpoints(&responses, &this_node);
+        message!(ProduceResponse {
+            responses,
+            node_endpoints,
+        })
     }))
 }
 
@@ -157,33 +199,42 @@ fn timeout(timeout_ms: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0))
 }
 
-async fn enqueue(
-    partitions: &PartitionManager,
-    topic: &TopicRef,
-    index: i32,
-    records: Option<Bytes>,
+/// What the first stage of all partitions has in common.
+struct Stage<'a> {
+    partitions: &'a PartitionManager,
     options: AppendOptions,
     transactional: bool,
     deadline: Instant,
-) -> Result<Appending, Refusal> {
-    let partition = partitions
-        .lookup(topic, PartitionIndex::new(index))
-        .map_err(Refusal::Lookup)?;
-    let records = records.ok_or(Refusal::Code(ErrorCode::InvalidRecord))?;
-    match partition.append(records.clone(), options) {
-        Err(PartitionError::UnknownTransaction) if !transactional => {
-            Err(Refusal::Code(ErrorCode::TransactionalIdAuthorizationFailed))
-        }
-        // The group holds as much as it may: wait for room rather than refuse, which slows this
-        // connection and nobody else.
-        Err(PartitionError::Busy) => {
-            let appending = partition.append_when_room(records, options);
-            timeout_at(deadline, appending)
-                .await
-                .unwrap_or(Err(PartitionError::Busy))
-                .map_err(Refusal::Partition)
-        }
-        other => other.map_err(Refusal::Partition),
+    this_node: NodeId,
+}
+
+impl Stage<'_> {
+    async fn enqueue(
+        &self,
+        topic: &TopicRef,
+        index: i32,
+        records: Option<Bytes>,
+    ) -> Result<Appending, Refusal> {
+        let partition = self
+            .partitions
+            .lookup(topic, PartitionIndex::new(index))
+            .map_err(|error| Refusal::new(Cause::Lookup(error)))?;
+        let records = records.ok_or_else(|| Refusal::code(ErrorCode::InvalidRecord))?;
+        let appending = match partition.append(records.clone(), self.options) {
+            Err(PartitionError::UnknownTransaction) if !self.transactional => {
+                return Err(Refusal::code(ErrorCode::TransactionalIdAuthorizationFailed));
+            }
+            // The group holds as much as it may: wait for room rather than refuse, which slows
+            // this connection and nobody else.
+            Err(PartitionError::Busy) => {
+                let appending = partition.append_when_room(records, self.options);
+                timeout_at(self.deadline, appending)
+                    .await
+                    .unwrap_or(Err(PartitionError::Busy))
+            }
+            other => other,
+        };
+        appending.map_err(|error| Refusal::by(&partition, error, self.this_node))
     }
 }
 
@@ -208,8 +259,8 @@ async fn settle(partition: Enqueued, acks: Acks, deadline: Instant) -> Partition
             log_append_time_ms: log_append_time.get(),
             log_start_offset: outcome.log_start.get(),
         }),
-        Ok(Err(error)) => refused(index, &Refusal::Partition(error)),
-        Err(_elapsed) => refused(index, &Refusal::Partition(PartitionError::TimedOut)),
+        Ok(Err(error)) => refused(index, &Refusal::new(Cause::Partition(error))),
+        Err(_elapsed) => refused(index, &Refusal::code(ErrorCode::RequestTimedOut)),
     }
 }
 
@@ -219,25 +270,26 @@ fn refused(index: i32, refusal: &Refusal) -> PartitionProduceResponse {
         error_code: refusal.error_code().code(),
         base_offset: Offset::NONE.get(),
         log_append_time_ms: TimestampMs::NONE.get(),
-        log_start_offset: Offset::NONE.get(),
+        log_start_offset: refusal.log_start.get(),
     });
-    match refusal {
-        Refusal::Partition(PartitionError::Batch(error)) => describe_batch(error, &mut response),
-        Refusal::Partition(PartitionError::NotLeader {
-            leader: Some(leader),
-        }) => {
-            response.current_leader = message!(LeaderIdAndEpoch {
-                leader_id: leader.get(),
-            });
-        }
-        Refusal::Partition(_) | Refusal::Lookup(_) | Refusal::Code(_) => {}
+    if let Cause::Partition(PartitionError::Batch(error)) = &refusal.cause {
+        describe_records(error, &mut response);
+    }
+    if let Some(hint) = refusal.leader {
+        response.current_leader = message!(LeaderIdAndEpoch {
+            leader_id: hint.leader.get(),
+            leader_epoch: hint.epoch.get(),
+        });
     }
     response
 }
 
 /// Names the records at fault, so that the client can drop those and keep the rest (KIP-467).
-fn describe_batch(error: &BatchError, response: &mut PartitionProduceResponse) {
+fn describe_records(error: &BatchError, response: &mut PartitionProduceResponse) {
     let faults = error.record_faults();
+    if faults.is_empty() {
+        return;
+    }
     response.record_errors = faults
         .iter()
         .map(|fault| {
@@ -250,6 +302,23 @@ fn describe_batch(error: &BatchError, response: &mut PartitionProduceResponse) {
     response.error_message = Some(StrBytes::from(error.to_string()));
 }
 
+/// Addresses of the leaders that the answer names.
+fn endpoints(responses: &[TopicProduceResponse], this_node: &ThisNode) -> Vec<NodeEndpoint> {
+    let names_this_node = responses
+        .iter()
+        .flat_map(|topic| &topic.partition_responses)
+        .any(|row| row.current_leader.leader_id == this_node.node_id.get());
+    if !names_this_node {
+        return Vec::new();
+    }
+    vec![message!(NodeEndpoint {
+        node_id: this_node.node_id.get(),
+        host: StrBytes::from(this_node.host.as_str()),
+        port: this_node.port,
+        rack: this_node.rack.as_deref().map(StrBytes::from),
+    })]
+}
+
 fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {
     let responses = request.topic_data.iter().map(|topic| {
         let partitions = topic.partition_data.iter();
@@ -257,7 +326,7 @@ fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {
             name: topic.name.clone(),
             topic_id: topic.topic_id,
             partition_responses: partitions
-                .map(|data| refused(data.index, &Refusal::Code(code)))
+                .map(|data| refused(data.index, &Refusal::code(code)))
                 .collect(),
         })
     });

@@ -41,6 +41,14 @@ pub enum PartitionError {
     /// The batch is not acceptable.
     #[error(transparent)]
     Batch(#[from] BatchError),
+    /// The batch does not fit into a segment of the log.
+    #[error("batch of {len} bytes is larger than a segment of {segment_bytes} bytes")]
+    LargerThanSegment {
+        /// Bytes of the batch.
+        len: usize,
+        /// `segment.bytes`.
+        segment_bytes: u32,
+    },
     /// The batch does not continue its producer's sequence.
     #[error("the batch does not continue the sequence of its producer")]
     OutOfOrderSequence,
@@ -56,14 +64,6 @@ pub enum PartitionError {
     /// As many batches as may wait to be committed already do.
     #[error("too many batches wait to be committed")]
     Busy,
-    /// Fewer replicas are in sync than `min.insync.replicas` asks for.
-    #[error("{in_sync} replicas are in sync, {required} are required")]
-    NotEnoughReplicas {
-        /// Replicas in sync.
-        in_sync: usize,
-        /// `min.insync.replicas`, at most the number of replicas.
-        required: usize,
-    },
     /// The log directory failed, and takes no writes until the broker has been restarted.
     #[error("the log directory is offline: {0}")]
     Offline(Arc<str>),
@@ -94,16 +94,52 @@ impl PartitionError {
             Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
             Self::UnknownLeaderEpoch { .. } => ErrorCode::UnknownLeaderEpoch,
             Self::Batch(error) => error.error_code(),
+            Self::LargerThanSegment { .. } => ErrorCode::RecordListTooLarge,
             Self::OutOfOrderSequence => ErrorCode::OutOfOrderSequenceNumber,
             Self::FencedProducerEpoch => ErrorCode::InvalidProducerEpoch,
             Self::OutsideTransaction => ErrorCode::InvalidTxnState,
             Self::UnknownTransaction => ErrorCode::InvalidProducerIdMapping,
             Self::Busy | Self::TimedOut => ErrorCode::RequestTimedOut,
-            Self::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
             Self::Offline(_) | Self::DiskReserve | Self::Unreadable(_) => {
                 ErrorCode::KafkaStorageError
             }
             Self::OffsetOutOfRange(_) => ErrorCode::OffsetOutOfRange,
+        }
+    }
+}
+
+impl PartitionError {
+    /// Whether Kafka's answer to a refused batch carries the log start: it does where the batch was
+    /// looked at by the log itself and not found too large or damaged.
+    pub fn tells_log_start(&self) -> bool {
+        match self {
+            Self::OutOfOrderSequence
+            | Self::FencedProducerEpoch
+            | Self::OutsideTransaction
+            | Self::UnknownTransaction => true,
+            Self::Batch(error) => !matches!(
+                error,
+                BatchError::NoBatch { .. }
+                    | BatchError::MoreThanOneBatch
+                    | BatchError::OldMagic { .. }
+                    | BatchError::UnknownMagic { .. }
+                    | BatchError::ImpossibleLength { .. }
+                    | BatchError::WrongCrc { .. }
+                    | BatchError::TooLarge { .. }
+                    | BatchError::CompressionNotAllowed
+            ),
+            Self::NotLeader { .. }
+            | Self::NotReady
+            | Self::LargerThanSegment { .. }
+            | Self::FencedLeaderEpoch { .. }
+            | Self::UnknownLeaderEpoch { .. }
+            | Self::Busy
+            | Self::Offline(_)
+            | Self::DiskReserve
+            | Self::OffsetOutOfRange(_)
+            | Self::Closed
+            | Self::TimedOut
+            | Self::Unreadable(_) => false,
         }
     }
 }

@@ -274,6 +274,13 @@ impl Partition {
             self.clock.wall(),
         )?;
         let header = batch.header;
+        let segment_bytes = settings.log.segment_bytes;
+        if u32::try_from(batch.bytes.len()).is_ok_and(|len| len > segment_bytes) {
+            return Err(PartitionError::LargerThanSegment {
+                len: batch.bytes.len(),
+                segment_bytes,
+            });
+        }
         if options.origin == BatchOrigin::Client && header.is_transactional() {
             return Err(PartitionError::UnknownTransaction);
         }

@@ -71,8 +71,8 @@ pub fn stray_name(topic: &str, partition: PartitionIndex, topic_id: TopicId) -> 
     let tail = format!("-{partition}.{hex}{STRAY}");
     let room = topic.len().min(255_usize.saturating_sub(tail.len()));
     // Topic names are ASCII; another name that stands on the disk is cut at a character.
-    let cut = topic.floor_char_boundary(room);
-    format!("{}{tail}", topic.get(..cut).unwrap_or_default())
+    let cut = (0..=room).rev().find_map(|at| topic.get(..at));
+    format!("{}{tail}", cut.unwrap_or_default())
 }
 
 /// The topic id that a partition directory was made for; `None` where the file is missing or says

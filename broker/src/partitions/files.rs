@@ -9,11 +9,12 @@ use anyhow::Context;
 use odradek_protocol::ids::{PartitionIndex, TopicId};
 use odradek_storage::disk::Disk;
 
+use super::PartitionManager;
 use super::directory::{self, DirectoryKind};
 use super::log_dir::LogDirectory;
 use super::reconcile::{FoundDirectory, Inventory, Wanted, inventory};
-use super::{METADATA_TOPIC, PartitionManager};
 use crate::metadata::image::MetadataImage;
+use crate::metadata::topic_name::CLUSTER_METADATA;
 use crate::partition::Partition;
 
 impl PartitionManager {
@@ -115,7 +116,7 @@ fn tidy(
         known,
         stray,
         leftover,
-    } = inventory(scan(disk, log_dir)?, image, METADATA_TOPIC);
+    } = inventory(scan(disk, log_dir)?, image, CLUSTER_METADATA);
     for path in leftover {
         tracing::info!(path = %path.display(), "finishing a removal that was cut short");
         disk.remove_dir_all(&path)?;

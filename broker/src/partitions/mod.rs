@@ -47,8 +47,6 @@ use index::{Index, Slot};
 use log_dir::LogDirectory;
 use reconcile::Wanted;
 
-/// Topic whose log is the metadata itself; its directory is not the manager's.
-const METADATA_TOPIC: &str = "__cluster_metadata";
 /// Partitions that are opened, made or removed at the same time, so that they share their syncs.
 const HANDLED_AT_ONCE: usize = 64;
 /// How often the start says how far it has come.

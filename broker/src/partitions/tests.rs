@@ -2,11 +2,12 @@ use std::time::Duration;
 
 use odradek_protocol::ids::{Offset, PartitionIndex};
 
+use super::LookupError;
 use super::directory;
 use super::fixture::{Fixture, batch, number, partition_record, topic_id, topic_records};
-use super::{LookupError, METADATA_TOPIC};
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::records::MetadataRecord;
+use crate::metadata::topic_name::CLUSTER_METADATA;
 use crate::partition::{AppendOptions, PartitionError};
 use odradek_protocol::batch::BatchOrigin;
 
@@ -134,7 +135,7 @@ async fn a_directory_of_an_unknown_topic_id_is_set_aside_at_the_start() {
     fixture.raft.shutdown().await.expect("closes");
     let dir = fixture.dir.path().to_path_buf();
     std::fs::create_dir(dir.join("half-made-0")).expect("made");
-    std::fs::create_dir(dir.join(format!("{METADATA_TOPIC}-0"))).expect("made");
+    std::fs::create_dir(dir.join(format!("{CLUSTER_METADATA}-0"))).expect("made");
     let fixture = fixture.restart_without(topic_id(2)).await;
     let stray = directory::stray_name("gone", PartitionIndex::new(0), topic_id(2));
     let mut names = directories(&fixture);

@@ -9,6 +9,15 @@ async fn bench() -> Fixture {
     fixture
 }
 
+fn this_node() -> ThisNode {
+    ThisNode {
+        node_id: NodeId::new(1),
+        host: "localhost".to_owned(),
+        port: 9092,
+        rack: None,
+    }
+}
+
 fn request(acks: i16, batches: Vec<(i32, Option<Bytes>)>) -> ProduceRequest {
     let partitions = batches
         .into_iter()
@@ -25,7 +34,7 @@ fn request(acks: i16, batches: Vec<(i32, Option<Bytes>)>) -> ProduceRequest {
 }
 
 async fn answer(fixture: &Fixture, version: i16, request: ProduceRequest) -> ProduceResponse {
-    match produce(&fixture.manager, version, request).await {
+    match produce(&fixture.manager, this_node(), version, request).await {
         Reply::Now(response) => response,
         Reply::Later(response) => response.await,
         Reply::Silent | Reply::Close => panic!("an answer is owed"),
@@ -95,9 +104,21 @@ async fn only_the_three_kinds_of_acks_are_taken() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_acks_nothing_is_answered_and_a_refusal_closes_the_connection() {
     let fixture = bench().await;
-    let taken = produce(&fixture.manager, 9, request(0, vec![(0, Some(batch(1)))])).await;
+    let taken = produce(
+        &fixture.manager,
+        this_node(),
+        9,
+        request(0, vec![(0, Some(batch(1)))]),
+    )
+    .await;
     assert!(matches!(taken, Reply::Silent));
-    let refused = produce(&fixture.manager, 9, request(0, vec![(9, Some(batch(1)))])).await;
+    let refused = produce(
+        &fixture.manager,
+        this_node(),
+        9,
+        request(0, vec![(9, Some(batch(1)))]),
+    )
+    .await;
     assert!(matches!(refused, Reply::Close));
 }
 
@@ -106,7 +127,12 @@ async fn requests_of_one_connection_overlap_and_a_duplicate_gets_the_first_offse
     let fixture = bench().await;
     let send = |first| {
         let batch = producer_batch(5, 0, first, 1);
-        produce(&fixture.manager, 9, request(-1, vec![(0, Some(batch))]))
+        produce(
+            &fixture.manager,
+            this_node(),
+            9,
+            request(-1, vec![(0, Some(batch))]),
+        )
     };
     let mut replies = Vec::new();
     for first in [0, 1, 2, 1] {
@@ -136,4 +162,20 @@ async fn records_at_fault_are_named_one_by_one() {
     let at_fault: Vec<i32> = row.record_errors.iter().map(|e| e.batch_index).collect();
     assert_eq!(at_fault, [0, 1]);
     assert!(row.error_message.is_some());
+    assert_eq!(row.log_start_offset, 0, "the log itself refused it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_larger_than_a_segment_is_refused_however_large_messages_may_be() {
+    let mut fixture = bench().await;
+    fixture
+        .set_config("orders", "segment.bytes", "1048576")
+        .await;
+    fixture
+        .set_config("orders", "max.message.bytes", "10000000")
+        .await;
+    let large = batch(70_000);
+    assert!(large.len() > 1_048_576);
+    let response = answer(&fixture, 9, request(-1, vec![(0, Some(large))])).await;
+    assert_eq!(rows(&response), [(0, ErrorCode::RecordListTooLarge, -1)]);
 }
