@@ -99,13 +99,13 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::Closed => LogFailure::NotLeader,
         PartitionError::Offline(_) | PartitionError::Unreadable(_) => LogFailure::Storage,
         PartitionError::Batch(_)
+        | PartitionError::LargerThanSegment { .. }
         | PartitionError::OutOfOrderSequence
         | PartitionError::FencedProducerEpoch
         | PartitionError::OutsideTransaction
         | PartitionError::UnknownTransaction
         | PartitionError::Busy
         | PartitionError::TimedOut
-        | PartitionError::NotEnoughReplicas { .. }
         | PartitionError::DiskReserve
         | PartitionError::OffsetOutOfRange(_) => LogFailure::Unavailable,
     }

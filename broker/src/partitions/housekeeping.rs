@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::PartitionManager;
 use super::log_dir::LogDirectory;
+use crate::config::BrokerConfig;
 use crate::data_metrics;
 
 /// Time between two looks at free space.
@@ -25,6 +26,17 @@ pub struct HousekeepingOptions {
     /// Free space that is kept when produce is refused, in bytes; at most a twentieth of the file
     /// system counts.
     pub disk_reserve_bytes: u64,
+}
+
+impl HousekeepingOptions {
+    /// What the broker's settings say.
+    pub fn of(config: &BrokerConfig) -> Self {
+        Self {
+            retention_check_interval: config.retention_check_interval,
+            producer_expiration_check_interval: config.producer_id_expiration_check_interval,
+            disk_reserve_bytes: config.disk_reserve_bytes,
+        }
+    }
 }
 
 impl PartitionManager {
