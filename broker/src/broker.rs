@@ -28,7 +28,9 @@ use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
 use crate::partitions::{PartitionManager, PartitionManagerOptions};
 use crate::raft_stack::{RaftStack, RaftStackError};
-use crate::server::{BindError, BoundListener, ListenerSpec, Server, ServerOptions};
+use crate::server::{
+    BindError, BoundListener, ConnectionLimits, ListenerSpec, Server, ServerOptions,
+};
 
 /// Kafka's number of the only security protocol so far.
 const SECURITY_PLAINTEXT: i16 = 0;
@@ -237,12 +239,18 @@ fn server_options(config: &BrokerConfig) -> ServerOptions {
         receive_buffer_bytes: config.socket_receive_buffer_bytes,
         send_buffer_bytes: config.socket_send_buffer_bytes,
         request_max_bytes: config.request_max_bytes,
-        max_connections: config.max_connections,
-        max_connections_per_ip: config.max_connections_per_ip,
-        per_ip_overrides: config.max_connections_per_ip_overrides.clone(),
+        limits: connection_limits(config),
         max_idle: config.connections_max_idle,
         max_in_flight: config.max_in_flight_requests,
         stop_timeout: config.shutdown_timeout,
+    }
+}
+
+fn connection_limits(config: &BrokerConfig) -> ConnectionLimits {
+    ConnectionLimits {
+        total: config.max_connections,
+        per_ip: config.max_connections_per_ip,
+        per_ip_overrides: config.max_connections_per_ip_overrides.clone(),
     }
 }
 

@@ -9,10 +9,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::connection::state::ConnectionState;
@@ -40,6 +41,17 @@ pub struct ListenerSpec {
     pub advertised_port: Option<u16>,
 }
 
+/// How many connections there may be. These may change while the server runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// `max.connections`.
+    pub total: usize,
+    /// `max.connections.per.ip`.
+    pub per_ip: usize,
+    /// `max.connections.per.ip.overrides`, by address.
+    pub per_ip_overrides: HashMap<IpAddr, usize>,
+}
+
 /// What the server needs of the configuration.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
@@ -51,12 +63,8 @@ pub struct ServerOptions {
     pub send_buffer_bytes: Option<usize>,
     /// `socket.request.max.bytes`.
     pub request_max_bytes: usize,
-    /// `max.connections`.
-    pub max_connections: usize,
-    /// `max.connections.per.ip`.
-    pub max_connections_per_ip: usize,
-    /// `max.connections.per.ip.overrides`, by address.
-    pub per_ip_overrides: HashMap<IpAddr, usize>,
+    /// Limits of connections at first; [`Server::set_limits`] changes them.
+    pub limits: ConnectionLimits,
     /// `connections.max.idle.ms`; `None` for never.
     pub max_idle: Option<Duration>,
     /// Most requests of one connection whose replies have not left.
@@ -207,12 +215,9 @@ impl Server {
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
         let registry = Arc::new(Registry {
-            slots: Arc::new(Semaphore::new(
-                options.max_connections.min(Semaphore::MAX_PERMITS),
-            )),
-            per_ip_limit: options.max_connections_per_ip,
-            per_ip_overrides: options.per_ip_overrides.clone(),
+            limits: ArcSwap::from_pointee(options.limits.clone()),
             open: Mutex::default(),
+            room: Notify::new(),
         });
         let shared = ConnectionShared {
             dispatcher,
@@ -236,6 +241,12 @@ impl Server {
             stop,
             stop_timeout: options.stop_timeout,
         }
+    }
+
+    /// Changes the limits of connections. Those that are open stay, whatever the new limits.
+    pub fn set_limits(&self, limits: ConnectionLimits) {
+        self.registry.limits.store(Arc::new(limits));
+        self.registry.room.notify_waiters();
     }
 
     /// Connections open now.
@@ -265,10 +276,10 @@ impl Server {
 /// The open connections.
 #[derive(Debug)]
 struct Registry {
-    slots: Arc<Semaphore>,
-    per_ip_limit: usize,
-    per_ip_overrides: HashMap<IpAddr, usize>,
+    limits: ArcSwap<ConnectionLimits>,
     open: Mutex<OpenConnections>,
+    /// A connection has ended, or the limits have changed.
+    room: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -287,19 +298,28 @@ struct Registration {
 }
 
 impl Registry {
+    /// Waits until the broker may have one more connection.
+    async fn room(&self) {
+        loop {
+            let changed = self.room.notified();
+            let open = self.open.lock().connections.len();
+            if open < self.limits.load().total {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Enters a connection, or `None` if its address has too many.
     fn register(self: &Arc<Self>, ip: IpAddr, state: Arc<ConnectionState>) -> Option<Registration> {
         let ip = ip.to_canonical();
-        let limit = *self.per_ip_overrides.get(&ip).unwrap_or(&self.per_ip_limit);
+        let limits = self.limits.load();
+        let limit = *limits.per_ip_overrides.get(&ip).unwrap_or(&limits.per_ip);
         let mut open = self.open.lock();
-        let count = open.per_ip.entry(ip).or_insert(0);
-        if *count >= limit {
-            if *count == 0 {
-                open.per_ip.remove(&ip);
-            }
+        if open.per_ip.get(&ip).copied().unwrap_or(0) >= limit {
             return None;
         }
-        *count += 1;
+        *open.per_ip.entry(ip).or_insert(0) += 1;
         let id = open.next_id;
         open.next_id += 1;
         open.connections.insert(id, state);
@@ -321,6 +341,8 @@ impl Drop for Registration {
                 open.per_ip.remove(&self.ip);
             }
         }
+        drop(open);
+        self.registry.room.notify_waiters();
     }
 }
 
@@ -329,9 +351,7 @@ async fn accept_loop(listener: BoundListener, registry: Arc<Registry>, shared: C
     let advertised_port = listener.advertised_port();
     loop {
         // At the limit new connections wait in the kernel's queue, as they do with Kafka.
-        let Ok(slot) = Arc::clone(&registry.slots).acquire_owned().await else {
-            return;
-        };
+        registry.room().await;
         let (stream, peer) = match listener.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -356,7 +376,6 @@ async fn accept_loop(listener: BoundListener, registry: Arc<Registry>, shared: C
         tokio::spawn(async move {
             run_connection(stream, info, state, shared).await;
             drop(registration);
-            drop(slot);
         });
     }
 }

@@ -15,7 +15,7 @@ use crate::context::ConnectionInfo;
 use crate::dispatch::{Answer, Dispatcher, Outcome, Request};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
-use crate::server::{BoundListener, ListenerSpec, Server, ServerOptions};
+use crate::server::{BoundListener, ConnectionLimits, ListenerSpec, Server, ServerOptions};
 
 /// What a scripted request asks for: its body's first byte.
 mod ask {
@@ -92,15 +92,21 @@ struct Fixture {
     address: std::net::SocketAddr,
 }
 
+fn limits(total: usize, per_ip: usize) -> ConnectionLimits {
+    ConnectionLimits {
+        total,
+        per_ip,
+        per_ip_overrides: Default::default(),
+    }
+}
+
 fn options() -> ServerOptions {
     ServerOptions {
         listen_backlog: 1024,
         receive_buffer_bytes: None,
         send_buffer_bytes: Some(100 * 1024),
         request_max_bytes: 4 << 20,
-        max_connections: 10_000,
-        max_connections_per_ip: 10_000,
-        per_ip_overrides: Default::default(),
+        limits: limits(10_000, 10_000),
         max_idle: None,
         max_in_flight: 8,
         stop_timeout: Duration::from_secs(5),
@@ -447,7 +453,7 @@ async fn a_thousand_idle_connections_do_not_slow_one_that_works() {
 #[tokio::test]
 async fn connections_beyond_the_limit_of_their_address_are_closed_at_once() {
     let fixture = start(ServerOptions {
-        max_connections_per_ip: 2,
+        limits: limits(10_000, 2),
         ..options()
     })
     .await;
@@ -477,7 +483,7 @@ async fn connections_beyond_the_limit_of_their_address_are_closed_at_once() {
 #[tokio::test]
 async fn connections_beyond_the_broker_wide_limit_wait_for_a_place() {
     let fixture = start(ServerOptions {
-        max_connections: 1,
+        limits: limits(1, 10_000),
         ..options()
     })
     .await;
@@ -496,6 +502,13 @@ async fn connections_beyond_the_broker_wide_limit_wait_for_a_place() {
     assert!(early.is_err(), "served although the broker is full");
     drop(first);
     assert_eq!(read_reply(&mut second).await, Some((2, 4)));
+
+    let mut third = fixture.connect().await;
+    third.write_all(&frame(3, &[ask::NOW])).await.expect("sent");
+    let early = tokio::time::timeout(Duration::from_millis(50), third.readable()).await;
+    assert!(early.is_err(), "served although the broker is full");
+    fixture.server.set_limits(limits(2, 10_000));
+    assert_eq!(read_reply(&mut third).await, Some((3, 4)));
 }
 
 #[tokio::test]
