@@ -4,17 +4,19 @@
 
 use std::sync::LazyLock;
 
-use odradek_protocol::api;
+use odradek_protocol::api::{self, ApiKey};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::message;
 use odradek_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse, api_versions_response};
 
-use crate::context::RequestContext;
+use crate::context::{NodeIdentity, RequestContext};
 use crate::dispatch;
 use crate::handlers::Reply;
 
 /// First version whose request names the client's software.
 const FIRST_NAMED_VERSION: i16 = 3;
+/// First version whose request may name the cluster and node that the client means to reach.
+const FIRST_ADDRESSED_VERSION: i16 = 5;
 
 static SERVED: LazyLock<Vec<api_versions_response::ApiVersion>> = LazyLock::new(|| {
     api::served()
@@ -35,25 +37,45 @@ pub async fn handle(
     context: RequestContext,
     request: ApiVersionsRequest,
 ) -> Reply<ApiVersionsResponse> {
+    let refused = |code: ErrorCode| {
+        Reply::Now(message!(ApiVersionsResponse {
+            error_code: code.code(),
+        }))
+    };
     if context.api_version >= FIRST_NAMED_VERSION
         && !(is_software_name(&request.client_software_name)
             && is_software_name(&request.client_software_version))
     {
-        return Reply::Now(message!(ApiVersionsResponse {
-            error_code: ErrorCode::InvalidRequest.code(),
-        }));
+        return refused(ErrorCode::InvalidRequest);
+    }
+    if context.api_version >= FIRST_ADDRESSED_VERSION
+        && !is_meant_for(&context.broker.identity, &request)
+    {
+        return refused(ErrorCode::RebootstrapRequired);
     }
     Reply::Now(message!(ApiVersionsResponse {
         api_keys: SERVED.clone(),
     }))
 }
 
-/// The answer, in version 0, to a version of ApiVersions that is not known here: the sender tries
-/// again with one that is.
+/// Whether the client, if it says whom it means to reach, means this node of this cluster. An address
+/// that now belongs to somebody else sends it back to its bootstrap servers.
+fn is_meant_for(identity: &NodeIdentity, request: &ApiVersionsRequest) -> bool {
+    request.cluster_id.as_ref().is_none_or(|cluster_id| {
+        cluster_id.as_str() == identity.cluster_id && request.node_id == identity.node_id.get()
+    })
+}
+
+/// The answer, in version 0, to a version of ApiVersions that is not known here: the versions of
+/// ApiVersions, so that the sender can ask again.
 pub fn unsupported_version() -> ApiVersionsResponse {
     message!(ApiVersionsResponse {
         error_code: ErrorCode::UnsupportedVersion.code(),
-        api_keys: SERVED.clone(),
+        api_keys: SERVED
+            .iter()
+            .filter(|served| served.api_key == ApiKey::ApiVersions.key())
+            .cloned()
+            .collect(),
     })
 }
 
@@ -71,6 +93,28 @@ fn is_software_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use odradek_protocol::ids::NodeId;
+
+    #[test]
+    fn a_client_that_means_another_cluster_or_node_is_sent_back() {
+        let identity = NodeIdentity {
+            node_id: NodeId::new(1),
+            cluster_id: "ours".to_owned(),
+            rack: None,
+        };
+        let meant = |cluster_id: Option<&str>, node_id: i32| {
+            let request = message!(ApiVersionsRequest {
+                cluster_id: cluster_id.map(Into::into),
+                node_id,
+            });
+            is_meant_for(&identity, &request)
+        };
+        assert!(meant(None, -1));
+        assert!(meant(None, 7));
+        assert!(meant(Some("ours"), 1));
+        assert!(!meant(Some("ours"), 2));
+        assert!(!meant(Some("theirs"), 1));
+    }
 
     #[test]
     fn software_names_follow_the_rule_of_kip_511() {
