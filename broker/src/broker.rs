@@ -239,18 +239,10 @@ fn server_options(config: &BrokerConfig) -> ServerOptions {
         receive_buffer_bytes: config.socket_receive_buffer_bytes,
         send_buffer_bytes: config.socket_send_buffer_bytes,
         request_max_bytes: config.request_max_bytes,
-        limits: connection_limits(config),
+        limits: ConnectionLimits::of(config),
         max_idle: config.connections_max_idle,
         max_in_flight: config.max_in_flight_requests,
         stop_timeout: config.shutdown_timeout,
-    }
-}
-
-fn connection_limits(config: &BrokerConfig) -> ConnectionLimits {
-    ConnectionLimits {
-        total: config.max_connections,
-        per_ip: config.max_connections_per_ip,
-        per_ip_overrides: config.max_connections_per_ip_overrides.clone(),
     }
 }
 

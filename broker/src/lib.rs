@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod fetch_plan;
 pub mod fetch_service;
 pub mod fetch_sessions;
+pub mod follower;
 pub mod groups;
 pub mod handlers;
 pub mod http;

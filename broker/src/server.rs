@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::config::BrokerConfig;
 use crate::connection::state::ConnectionState;
 use crate::connection::{self, ConnectionShared};
 use crate::context::ConnectionInfo;
@@ -52,6 +53,17 @@ pub struct ConnectionLimits {
     pub per_ip_overrides: HashMap<IpAddr, usize>,
 }
 
+impl ConnectionLimits {
+    /// What the configuration says.
+    pub fn of(config: &BrokerConfig) -> Self {
+        Self {
+            total: config.max_connections,
+            per_ip: config.max_connections_per_ip,
+            per_ip_overrides: config.max_connections_per_ip_overrides.clone(),
+        }
+    }
+}
+
 /// What the server needs of the configuration.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
@@ -63,7 +75,7 @@ pub struct ServerOptions {
     pub send_buffer_bytes: Option<usize>,
     /// `socket.request.max.bytes`.
     pub request_max_bytes: usize,
-    /// Limits of connections at first; [`Server::set_limits`] changes them.
+    /// Limits of connections at first; a [`LimitsHandle`] changes them.
     pub limits: ConnectionLimits,
     /// `connections.max.idle.ms`; `None` for never.
     pub max_idle: Option<Duration>,
@@ -194,6 +206,18 @@ fn local_host_name() -> String {
     }
 }
 
+/// Changes the limits of connections of a server.
+#[derive(Debug, Clone)]
+pub struct LimitsHandle(Arc<Registry>);
+
+impl LimitsHandle {
+    /// Sets the limits. Connections that are open stay, whatever the new limits.
+    pub fn set(&self, limits: ConnectionLimits) {
+        self.0.limits.store(Arc::new(limits));
+        self.0.room.notify_waiters();
+    }
+}
+
 /// Serves bound listeners until it is stopped.
 #[derive(Debug)]
 pub struct Server {
@@ -243,10 +267,9 @@ impl Server {
         }
     }
 
-    /// Changes the limits of connections. Those that are open stay, whatever the new limits.
-    pub fn set_limits(&self, limits: ConnectionLimits) {
-        self.registry.limits.store(Arc::new(limits));
-        self.registry.room.notify_waiters();
+    /// What changes the limits of connections.
+    pub fn limits(&self) -> LimitsHandle {
+        LimitsHandle(Arc::clone(&self.registry))
     }
 
     /// Connections open now.

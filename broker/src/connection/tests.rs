@@ -507,7 +507,7 @@ async fn connections_beyond_the_broker_wide_limit_wait_for_a_place() {
     third.write_all(&frame(3, &[ask::NOW])).await.expect("sent");
     let early = tokio::time::timeout(Duration::from_millis(50), third.readable()).await;
     assert!(early.is_err(), "served although the broker is full");
-    fixture.server.set_limits(limits(2, 10_000));
+    fixture.server.limits().set(limits(2, 10_000));
     assert_eq!(read_reply(&mut third).await, Some((3, 4)));
 }
 
