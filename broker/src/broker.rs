@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::{NodeId, TopicId};
+use odradek_protocol::ids::TopicId;
 use odradek_raft::RaftNode;
+use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::load::Loaded;
@@ -15,25 +16,25 @@ use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::dispatch::BrokerDispatcher;
 use crate::fetch_service::{FetchLimits, FetchService};
+use crate::follower::Follower;
 use crate::groups;
 use crate::groups::attendant::Attendant;
 use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
 use crate::metadata::controller::register_broker::{Registration, register_broker};
-use crate::metadata::image::MetadataImage;
 use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::records::BrokerEndpoint;
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
-use crate::partitions::{PartitionManager, PartitionManagerOptions};
+use crate::partitions::{HousekeepingOptions, PartitionManager, PartitionManagerOptions};
 use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{
-    BindError, BoundListener, ConnectionLimits, ListenerSpec, Server, ServerOptions,
+    BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server, ServerOptions,
 };
 
-/// Kafka's number of the only security protocol so far.
-const SECURITY_PLAINTEXT: i16 = 0;
+/// Kafka's number of the security protocol PLAINTEXT.
+const PLAINTEXT: i16 = 0;
 
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -44,15 +45,15 @@ pub enum StartError {
     /// A listener cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The metadata log cannot be opened.
-    #[error(transparent)]
-    Metadata(#[from] MetadataError),
     /// The HTTP endpoint cannot be served.
     #[error(transparent)]
     Http(#[from] HttpError),
     /// The partitions' groups cannot be run.
     #[error(transparent)]
     Raft(#[from] RaftStackError),
+    /// The metadata log cannot be run.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
 }
 
 /// A running broker.
@@ -62,6 +63,7 @@ pub struct Broker {
     http: Option<HttpServer>,
     health: Arc<Health>,
     raft: Arc<RaftNode>,
+    tasks: [JoinHandle<()>; 3],
     data_dir: DataDir,
 }
 
@@ -79,58 +81,68 @@ impl Broker {
         } = loaded;
         let data_dir = DataDir::open(&config.data_dir, config.node_id)?;
         let listeners = bind_listeners(&config).await?;
-        let recorder = match &config.http_listener {
-            Some(_) => Some(http::install_recorder()?),
-            None => None,
-        };
+        let endpoints: Vec<_> = listeners.iter().map(endpoint).collect();
         let budget = MemoryBudget::new(config.request_memory_bytes, config.reply_memory_bytes);
-        let health = Arc::new(Health::default());
-        let http = match (config.http_listener.clone(), recorder) {
-            (Some(address), Some(recorder)) => Some(
-                HttpServer::start(address, recorder, Arc::clone(&health), Arc::clone(&budget))
-                    .await?,
-            ),
-            _ => None,
-        };
-        let options = server_options(&config);
-        let coordinators = CoordinatorConfig::from(&config.groups);
         let stack = RaftStack::open(&config)?;
-        let raft = Arc::clone(&stack.raft);
-        let fetch = FetchService::new(FetchLimits::of(&config));
-        let node_id = config.node_id;
-        let config = ConfigStore::new(statics, config);
+        let health = Arc::new(Health::new(Arc::clone(stack.directory.health())));
+        let http = serve_http(&config, &health, &budget).await?;
         let clock = SystemClock::shared();
+        let metadata = open_metadata(&config, &stack.raft, &clock).await?;
+        register(&metadata, &config, &endpoints, &data_dir).await?;
+
+        let options = server_options(&config);
+        let connections = Connections::new(ConnectionLimits::of(&config));
+        let housekeeping = HousekeepingOptions::of(&config);
+        let coordinators = CoordinatorConfig::from(&config.groups);
+        let groups = Arc::new(groups::Service::new(coordinators, Arc::clone(&clock)));
+        let fetch = Arc::new(FetchService::new(FetchLimits::of(&config)));
+        let identity = NodeIdentity {
+            node_id: config.node_id,
+            cluster_id: data_dir.cluster_id().to_owned(),
+            rack: config.rack.clone(),
+        };
+        let config = ConfigStore::new(statics, config);
         let partitions = PartitionManager::new(PartitionManagerOptions {
-            node_id,
-            raft: stack.raft,
+            node_id: identity.node_id,
+            raft: Arc::clone(&stack.raft),
             disk: stack.disk,
             directories: vec![stack.directory],
             config: Arc::clone(&config),
             clock: Arc::clone(&clock),
         });
-        let metadata = open_metadata(&raft, &config.load(), &data_dir, &listeners, &clock).await?;
-        let groups = Arc::new(groups::Service::new(coordinators, Arc::clone(&clock)));
-        let attendant = Attendant::new(
-            Arc::clone(&groups),
-            Arc::clone(&partitions),
-            config.load().groups.offsets_commit_timeout,
-        );
-        tokio::spawn(Arc::clone(&partitions).run(metadata.subscribe()));
-        tokio::spawn(attendant.run(metadata.subscribe()));
+        let follower = Follower {
+            node_id: identity.node_id,
+            config: Arc::clone(&config),
+            partitions: Arc::clone(&partitions),
+            connections: connections.clone(),
+        };
+        let commit_timeout = config.load().groups.offsets_commit_timeout;
+        let attendant =
+            Attendant::new(Arc::clone(&groups), Arc::clone(&partitions), commit_timeout);
+        let tasks = [
+            tokio::spawn(follower.run(metadata.subscribe())),
+            tokio::spawn(attendant.run(metadata.subscribe())),
+            tokio::spawn(Arc::clone(&partitions).keep_house(housekeeping)),
+        ];
+        let known = metadata.image().next_offset();
+        partitions.wait_until_reconciled(known).await;
+
+        let producer_ids = ProducerIds::new(Arc::clone(&metadata), identity.node_id);
         let context = Arc::new(BrokerContext {
-            producer_ids: ProducerIds::new(Arc::clone(&metadata), node_id),
+            identity,
+            config,
+            clock,
+            endpoints,
+            producer_ids,
             metadata,
             groups,
-            identity: identity(&config.load(), node_id, &data_dir),
-            clock,
-            endpoints: listeners.iter().map(endpoint).collect(),
-            config,
             partitions,
-            fetch: Arc::new(fetch),
+            fetch,
         });
         let server = Server::start(
             listeners,
             &options,
+            &connections,
             Arc::new(BrokerDispatcher::new(Arc::clone(&context))),
             budget,
             Arc::new(ServerMetrics::new()),
@@ -141,7 +153,8 @@ impl Broker {
             server,
             http,
             health,
-            raft,
+            raft: stack.raft,
+            tasks,
             data_dir,
         })
     }
@@ -165,50 +178,16 @@ impl Broker {
     pub async fn stop(self) {
         self.health.set_ready(false);
         self.server.stop().await;
+        for task in self.tasks {
+            task.abort();
+            // What it holds, coordinators among it, is gone once it has ended.
+            let _ = task.await;
+        }
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "not everything could be closed; the next start looks it through");
         }
         drop(self.http);
         drop(self.data_dir);
-    }
-}
-
-/// Opens the metadata log and registers this process in it.
-async fn open_metadata(
-    raft: &RaftNode,
-    config: &BrokerConfig,
-    data_dir: &DataDir,
-    listeners: &[BoundListener],
-    clock: &Arc<dyn Clock>,
-) -> Result<Arc<MetadataService>, MetadataError> {
-    let options = MetadataOptions {
-        node_id: config.node_id,
-        log_dir: config.data_dir.clone(),
-        voters: vec![config.node_id],
-        clock: Arc::clone(clock),
-    };
-    let metadata = MetadataService::open(raft, options).await?;
-    let registration = Registration {
-        broker_id: config.node_id,
-        incarnation_id: Uuid::from_bytes(rand::random()),
-        endpoints: listeners.iter().map(registered_endpoint).collect(),
-        rack: config.rack.clone(),
-        log_dirs: TopicId::parse(data_dir.directory_id())
-            .map(Uuid::from)
-            .into_iter()
-            .collect(),
-    };
-    let register = move |image: &MetadataImage| (register_broker(image, &registration), ());
-    metadata.run(register).await?;
-    Ok(metadata)
-}
-
-fn registered_endpoint(listener: &BoundListener) -> BrokerEndpoint {
-    BrokerEndpoint {
-        name: listener.name().to_owned(),
-        host: listener.advertised_host(),
-        port: listener.advertised_port(),
-        security_protocol: SECURITY_PLAINTEXT,
     }
 }
 
@@ -239,19 +218,72 @@ fn server_options(config: &BrokerConfig) -> ServerOptions {
         receive_buffer_bytes: config.socket_receive_buffer_bytes,
         send_buffer_bytes: config.socket_send_buffer_bytes,
         request_max_bytes: config.request_max_bytes,
-        limits: ConnectionLimits::of(config),
         max_idle: config.connections_max_idle,
         max_in_flight: config.max_in_flight_requests,
         stop_timeout: config.shutdown_timeout,
     }
 }
 
-fn identity(config: &BrokerConfig, node_id: NodeId, data_dir: &DataDir) -> NodeIdentity {
-    NodeIdentity {
-        node_id,
-        cluster_id: data_dir.cluster_id().to_owned(),
+/// Serves the HTTP endpoint, if there is to be one. Handles of metrics that are made before count
+/// nowhere.
+async fn serve_http(
+    config: &BrokerConfig,
+    health: &Arc<Health>,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Option<HttpServer>, HttpError> {
+    let Some(address) = config.http_listener.clone() else {
+        return Ok(None);
+    };
+    let recorder = http::install_recorder()?;
+    let (health, budget) = (Arc::clone(health), Arc::clone(budget));
+    let server = HttpServer::start(address, recorder, health, budget).await?;
+    Ok(Some(server))
+}
+
+/// Opens the metadata log, of which this node is the one voter.
+async fn open_metadata(
+    config: &BrokerConfig,
+    raft: &RaftNode,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<MetadataService>, MetadataError> {
+    let options = MetadataOptions {
+        node_id: config.node_id,
+        log_dir: config.data_dir.clone(),
+        voters: vec![config.node_id],
+        clock: Arc::clone(clock),
+    };
+    MetadataService::open(raft, options).await
+}
+
+/// Tells the cluster of this process.
+async fn register(
+    metadata: &MetadataService,
+    config: &BrokerConfig,
+    endpoints: &[AdvertisedEndpoint],
+    data_dir: &DataDir,
+) -> Result<(), MetadataError> {
+    let registration = Registration {
+        broker_id: config.node_id,
+        incarnation_id: Uuid::from_bytes(rand::random()),
+        endpoints: endpoints
+            .iter()
+            .map(|endpoint| BrokerEndpoint {
+                name: endpoint.listener_name.clone(),
+                host: endpoint.host.clone(),
+                port: endpoint.port,
+                security_protocol: PLAINTEXT,
+            })
+            .collect(),
         rack: config.rack.clone(),
-    }
+        log_dirs: TopicId::parse(data_dir.directory_id())
+            .map(Uuid::from)
+            .into_iter()
+            .collect(),
+    };
+    metadata
+        .run(move |image| (register_broker(image, &registration), ()))
+        .await?;
+    Ok(())
 }
 
 fn endpoint(listener: &BoundListener) -> AdvertisedEndpoint {

@@ -13,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use odradek_storage::LogDirHealth;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -41,21 +42,24 @@ pub enum HttpError {
 }
 
 /// How the process is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Health {
     ready: AtomicBool,
-    failed: AtomicBool,
+    log_dir: Arc<LogDirHealth>,
 }
 
 impl Health {
+    /// Of a process whose data is in `log_dir` and that serves nobody yet.
+    pub fn new(log_dir: Arc<LogDirHealth>) -> Self {
+        Self {
+            ready: AtomicBool::new(false),
+            log_dir,
+        }
+    }
+
     /// Says whether clients are served.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
-    }
-
-    /// Says that the node can do no more for its data: its log directory is offline.
-    pub fn set_failed(&self) {
-        self.failed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -152,7 +156,7 @@ async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
 
 /// Whether the process is worth keeping.
 async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    if shared.health.failed.load(Ordering::Relaxed) {
+    if shared.health.log_dir.is_offline() {
         (StatusCode::SERVICE_UNAVAILABLE, "log directory offline\n")
     } else {
         (StatusCode::OK, "ok\n")
@@ -162,7 +166,7 @@ async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
 /// Whether clients are served.
 async fn readyz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let health = &shared.health;
-    if health.ready.load(Ordering::Relaxed) && !health.failed.load(Ordering::Relaxed) {
+    if health.ready.load(Ordering::Relaxed) && !health.log_dir.is_offline() {
         (StatusCode::OK, "ready\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
@@ -187,7 +191,8 @@ mod tests {
     #[tokio::test]
     async fn metrics_health_and_readiness_are_served() {
         let recorder = install_recorder().expect("the only test that records");
-        let health = Arc::new(Health::default());
+        let log_dir = LogDirHealth::new("data");
+        let health = Arc::new(Health::new(Arc::clone(&log_dir)));
         let budget = MemoryBudget::new(1 << 20, 1 << 20);
         let server = HttpServer::start(
             ("127.0.0.1".to_owned(), 0),
@@ -223,7 +228,7 @@ mod tests {
                 "{expected} is not in\n{metrics}"
             );
         }
-        health.set_failed();
+        log_dir.fail(&"a sync failed");
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503"));
         assert!(get(address, "/elsewhere").await.starts_with("HTTP/1.1 404"));
     }

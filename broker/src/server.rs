@@ -75,8 +75,6 @@ pub struct ServerOptions {
     pub send_buffer_bytes: Option<usize>,
     /// `socket.request.max.bytes`.
     pub request_max_bytes: usize,
-    /// Limits of connections at first; a [`LimitsHandle`] changes them.
-    pub limits: ConnectionLimits,
     /// `connections.max.idle.ms`; `None` for never.
     pub max_idle: Option<Duration>,
     /// Most requests of one connection whose replies have not left.
@@ -206,15 +204,29 @@ fn local_host_name() -> String {
     }
 }
 
-/// Changes the limits of connections of a server.
+/// The connections of a server, and how many there may be.
 #[derive(Debug, Clone)]
-pub struct LimitsHandle(Arc<Registry>);
+pub struct Connections(Arc<Registry>);
 
-impl LimitsHandle {
-    /// Sets the limits. Connections that are open stay, whatever the new limits.
-    pub fn set(&self, limits: ConnectionLimits) {
+impl Connections {
+    /// None yet.
+    pub fn new(limits: ConnectionLimits) -> Self {
+        Self(Arc::new(Registry {
+            limits: ArcSwap::from_pointee(limits),
+            open: Mutex::default(),
+            room: Notify::new(),
+        }))
+    }
+
+    /// Changes the limits. Connections that are open stay, whatever the new limits.
+    pub fn set_limits(&self, limits: ConnectionLimits) {
         self.0.limits.store(Arc::new(limits));
         self.0.room.notify_waiters();
+    }
+
+    /// Connections open now.
+    pub fn open(&self) -> usize {
+        self.0.open.lock().connections.len()
     }
 }
 
@@ -223,7 +235,7 @@ impl LimitsHandle {
 pub struct Server {
     accepting: JoinSet<()>,
     sweeper: tokio::task::JoinHandle<()>,
-    registry: Arc<Registry>,
+    connections: Connections,
     stop: watch::Sender<bool>,
     stop_timeout: Duration,
 }
@@ -233,16 +245,13 @@ impl Server {
     pub fn start(
         listeners: Vec<BoundListener>,
         options: &ServerOptions,
+        connections: &Connections,
         dispatcher: Arc<dyn Dispatcher>,
         budget: Arc<MemoryBudget>,
         metrics: Arc<ServerMetrics>,
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
-        let registry = Arc::new(Registry {
-            limits: ArcSwap::from_pointee(options.limits.clone()),
-            open: Mutex::default(),
-            room: Notify::new(),
-        });
+        let registry = Arc::clone(&connections.0);
         let shared = ConnectionShared {
             dispatcher,
             budget,
@@ -261,20 +270,10 @@ impl Server {
         Self {
             accepting,
             sweeper,
-            registry,
+            connections: connections.clone(),
             stop,
             stop_timeout: options.stop_timeout,
         }
-    }
-
-    /// What changes the limits of connections.
-    pub fn limits(&self) -> LimitsHandle {
-        LimitsHandle(Arc::clone(&self.registry))
-    }
-
-    /// Connections open now.
-    pub fn open_connections(&self) -> usize {
-        self.registry.open.lock().connections.len()
     }
 
     /// Stops accepting, lets requests in progress end, then closes every connection.
@@ -282,11 +281,11 @@ impl Server {
         self.accepting.shutdown().await;
         self.stop.send_replace(true);
         let deadline = tokio::time::Instant::now() + self.stop_timeout;
-        while self.open_connections() > 0 && tokio::time::Instant::now() < deadline {
+        while self.connections.open() > 0 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let left: Vec<_> = {
-            let open = self.registry.open.lock();
+            let open = self.connections.0.open.lock();
             open.connections.values().cloned().collect()
         };
         for state in left {

@@ -15,7 +15,9 @@ use crate::context::ConnectionInfo;
 use crate::dispatch::{Answer, Dispatcher, Outcome, Request};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
-use crate::server::{BoundListener, ConnectionLimits, ListenerSpec, Server, ServerOptions};
+use crate::server::{
+    BoundListener, ConnectionLimits, Connections, ListenerSpec, Server, ServerOptions,
+};
 
 /// What a scripted request asks for: its body's first byte.
 mod ask {
@@ -87,6 +89,7 @@ impl Dispatcher for Scripted {
 
 struct Fixture {
     server: Server,
+    connections: Connections,
     scripted: Arc<Scripted>,
     budget: Arc<MemoryBudget>,
     address: std::net::SocketAddr,
@@ -106,7 +109,6 @@ fn options() -> ServerOptions {
         receive_buffer_bytes: None,
         send_buffer_bytes: Some(100 * 1024),
         request_max_bytes: 4 << 20,
-        limits: limits(10_000, 10_000),
         max_idle: None,
         max_in_flight: 8,
         stop_timeout: Duration::from_secs(5),
@@ -114,10 +116,22 @@ fn options() -> ServerOptions {
 }
 
 async fn start(options: ServerOptions) -> Fixture {
-    start_with(options, MemoryBudget::new(64 << 20, 4 << 20)).await
+    start_with(options, limits(10_000, 10_000), budget()).await
 }
 
-async fn start_with(options: ServerOptions, budget: Arc<MemoryBudget>) -> Fixture {
+async fn start_limited(limits: ConnectionLimits) -> Fixture {
+    start_with(options(), limits, budget()).await
+}
+
+fn budget() -> Arc<MemoryBudget> {
+    MemoryBudget::new(64 << 20, 4 << 20)
+}
+
+async fn start_with(
+    options: ServerOptions,
+    limits: ConnectionLimits,
+    budget: Arc<MemoryBudget>,
+) -> Fixture {
     let spec = ListenerSpec {
         name: "PLAINTEXT".to_owned(),
         host: "127.0.0.1".to_owned(),
@@ -130,15 +144,18 @@ async fn start_with(options: ServerOptions, budget: Arc<MemoryBudget>) -> Fixtur
         .expect("port 0 is free");
     let address = bound.address();
     let scripted = Arc::new(Scripted::default());
+    let connections = Connections::new(limits);
     let server = Server::start(
         vec![bound],
         &options,
+        &connections,
         Arc::clone(&scripted) as Arc<dyn Dispatcher>,
         Arc::clone(&budget),
         Arc::new(ServerMetrics::new()),
     );
     Fixture {
         server,
+        connections,
         scripted,
         budget,
         address,
@@ -273,8 +290,7 @@ async fn a_handler_that_closes_lets_earlier_replies_leave_first() {
 
 #[tokio::test]
 async fn clients_that_never_read_are_no_longer_read_from_while_others_are_served() {
-    let budget = MemoryBudget::new(64 << 20, 4 << 20);
-    let fixture = start_with(options(), budget).await;
+    let fixture = start(options()).await;
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut stream = fixture.connect().await;
@@ -306,7 +322,7 @@ async fn clients_that_never_read_are_no_longer_read_from_while_others_are_served
     drop(slow);
     fixture
         .until("the memory of the slow ones came back", |fixture| {
-            fixture.budget.reply_bytes_in_use() == 0 && fixture.server.open_connections() == 1
+            fixture.budget.reply_bytes_in_use() == 0 && fixture.connections.open() == 1
         })
         .await;
 }
@@ -399,7 +415,7 @@ async fn half_frames_of_killed_clients_leave_no_memory_and_no_connection() {
     drop(clients);
     fixture
         .until("all of it came back", |fixture| {
-            fixture.budget.request_bytes_in_use() == 0 && fixture.server.open_connections() == 0
+            fixture.budget.request_bytes_in_use() == 0 && fixture.connections.open() == 0
         })
         .await;
 }
@@ -435,7 +451,7 @@ async fn a_thousand_idle_connections_do_not_slow_one_that_works() {
     }
     fixture
         .until("all are accepted", |fixture| {
-            fixture.server.open_connections() == 1_000
+            fixture.connections.open() == 1_000
         })
         .await;
     let mut stream = fixture.connect().await;
@@ -452,25 +468,17 @@ async fn a_thousand_idle_connections_do_not_slow_one_that_works() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_of_their_address_are_closed_at_once() {
-    let fixture = start(ServerOptions {
-        limits: limits(10_000, 2),
-        ..options()
-    })
-    .await;
+    let fixture = start_limited(limits(10_000, 2)).await;
     let first = fixture.connect().await;
     let _second = fixture.connect().await;
     fixture
-        .until("two are in", |fixture| {
-            fixture.server.open_connections() == 2
-        })
+        .until("two are in", |fixture| fixture.connections.open() == 2)
         .await;
     let mut third = fixture.connect().await;
     assert_eq!(read_reply(&mut third).await, None);
     drop(first);
     fixture
-        .until("one has left", |fixture| {
-            fixture.server.open_connections() == 1
-        })
+        .until("one has left", |fixture| fixture.connections.open() == 1)
         .await;
     let mut fourth = fixture.connect().await;
     fourth
@@ -482,16 +490,10 @@ async fn connections_beyond_the_limit_of_their_address_are_closed_at_once() {
 
 #[tokio::test]
 async fn connections_beyond_the_broker_wide_limit_wait_for_a_place() {
-    let fixture = start(ServerOptions {
-        limits: limits(1, 10_000),
-        ..options()
-    })
-    .await;
+    let fixture = start_limited(limits(1, 10_000)).await;
     let first = fixture.connect().await;
     fixture
-        .until("one is in", |fixture| {
-            fixture.server.open_connections() == 1
-        })
+        .until("one is in", |fixture| fixture.connections.open() == 1)
         .await;
     let mut second = fixture.connect().await;
     second
@@ -507,7 +509,7 @@ async fn connections_beyond_the_broker_wide_limit_wait_for_a_place() {
     third.write_all(&frame(3, &[ask::NOW])).await.expect("sent");
     let early = tokio::time::timeout(Duration::from_millis(50), third.readable()).await;
     assert!(early.is_err(), "served although the broker is full");
-    fixture.server.limits().set(limits(2, 10_000));
+    fixture.connections.set_limits(limits(2, 10_000));
     assert_eq!(read_reply(&mut third).await, Some((3, 4)));
 }
 
