@@ -7,6 +7,7 @@
 //!
 //! - one-owner: no partition has two owners, so whoever stops owning one has let go of it before
 //!   another gets it;
+//! - new-generation: a partition changes hands only with a higher generation;
 //! - no-old-commit: no commit lands that is older than the generation of the partition's owner,
 //!   or than a commit that has landed;
 //! - replay-is-live: a coordinator built from the log knows what the live one knows;
@@ -34,6 +35,8 @@ use super::names::{GenerationId, GroupId, InstanceId, MemberId};
 
 const PARTITIONS: u8 = 6;
 const SESSION_MS: i64 = 10_000;
+/// Not below the session timeout: that is how long a client that hears nothing keeps what it owns.
+const REBALANCE_MS: i32 = 12_000;
 const STEPS: usize = 400;
 const SEEDS: u64 = 150;
 
@@ -97,6 +100,8 @@ struct History {
     strays: Vec<Stray>,
     /// Generation of the last commit that landed, by partition.
     landed: BTreeMap<u8, GenerationId>,
+    /// Who got each partition last, and in which generation.
+    last_owners: BTreeMap<u8, (usize, GenerationId)>,
     next_offset: i64,
     /// Commits that landed, and assignments that members got.
     commits: usize,
@@ -123,6 +128,7 @@ impl History {
             clients,
             strays: Vec::new(),
             landed: BTreeMap::new(),
+            last_owners: BTreeMap::new(),
             next_offset: 0,
             commits: 0,
             assignments: 0,
@@ -225,6 +231,7 @@ impl History {
         let member = self.clients[index].member.clone();
         let mut request = self.bench.join_request(&member);
         request.session_timeout_ms = SESSION_MS as i32;
+        request.rebalance_timeout_ms = REBALANCE_MS;
         let client = &mut self.clients[index];
         client.owned.clear();
         request.instance = client.instance.clone();
@@ -439,7 +446,15 @@ impl History {
             Ok(reply) if client.lease_until_ms > now_ms => {
                 client.owned = reply.assignment.iter().copied().collect();
                 client.phase = Phase::Member;
+                let generation = client.generation;
                 self.assignments += 1;
+                for partition in client.owned.clone() {
+                    let last = self.last_owners.insert(partition, (index, generation));
+                    assert!(
+                        last.is_none_or(|(owner, old)| owner == index || old < generation),
+                        "new-generation: {partition} goes from {last:?} to {index} in {generation}"
+                    );
+                }
             }
             // It waited for longer than a session, so it does not trust the answer.
             Ok(_) | Err(GroupError::RebalanceInProgress) => client.lose(false),
