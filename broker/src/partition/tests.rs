@@ -3,7 +3,9 @@ use std::time::Duration;
 use odradek_protocol::batch::{BatchHeader, BatchOrigin, TimestampType};
 use odradek_protocol::compression::Compression;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs};
+use odradek_protocol::ids::{
+    LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs,
+};
 use odradek_protocol::records::{BatchBuilder, NewRecord};
 
 use super::*;
@@ -162,9 +164,9 @@ async fn a_restarted_broker_still_knows_what_a_producer_sent_last() {
 async fn a_transactional_batch_of_an_unknown_transaction_is_refused() {
     let (_fixture, partition) = one_partition().await;
     let mut builder = BatchBuilder::new().transactional().producer(
-        odradek_protocol::ids::ProducerId::new(9),
-        odradek_protocol::ids::ProducerEpoch::new(0),
-        odradek_protocol::ids::Sequence::new(0),
+        ProducerId::new(9),
+        ProducerEpoch::new(0),
+        Sequence::new(0),
     );
     builder.push(NewRecord::default());
     assert_eq!(
@@ -338,4 +340,151 @@ async fn retention_by_time_moves_the_log_start_and_frees_the_wholly_expired_acti
     fixture.manager.run_retention().await;
     assert_eq!(partition.offsets().log_start.get(), 3);
     assert_eq!(commit(&partition, batch(1)).await, Ok(3));
+}
+
+/// A batch of `count` records in a transaction of `producer`.
+fn transactional(producer: i64, first: i32, count: i32) -> Bytes {
+    let mut builder = BatchBuilder::new().transactional().producer(
+        ProducerId::new(producer),
+        ProducerEpoch::new(0),
+        Sequence::new(first),
+    );
+    for _ in 0..count {
+        builder.push(NewRecord {
+            timestamp: START,
+            value: Some(b"v"),
+            ..NewRecord::default()
+        });
+    }
+    builder.build()
+}
+
+/// The marker that ends a transaction, as a transaction coordinator writes it.
+fn marker(producer: i64, commits: bool) -> Bytes {
+    let mut builder = BatchBuilder::new().transactional().control().producer(
+        ProducerId::new(producer),
+        ProducerEpoch::new(0),
+        Sequence::NONE,
+    );
+    builder.push(NewRecord {
+        timestamp: START,
+        key: Some(&[0, 0, 0, u8::from(commits)]),
+        value: Some(&[0, 0, 0, 0, 0, 1]),
+        headers: &[],
+    });
+    builder.build()
+}
+
+async fn coordinate(partition: &Partition, batch: Bytes) {
+    let epoch = partition.require_leader().expect("leads");
+    let appending = partition.append(batch, AppendOptions::coordinator(epoch));
+    let outcome = appending.expect("accepted").committed().await;
+    outcome.expect("committed");
+}
+
+fn committed_view(partition: &Partition, offset: i64) -> (usize, Vec<(i64, i64)>) {
+    let answer = partition.fetch(&target(offset), IsolationLevel::ReadCommitted, ALL);
+    assert_eq!(answer.error_code, ErrorCode::None);
+    let aborted = answer.aborted_transactions.expect("listed");
+    let aborted = aborted
+        .iter()
+        .map(|txn| (txn.producer_id.get(), txn.first_offset.get()));
+    (answer.records.len(), aborted.collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_committed_sees_nothing_of_an_open_transaction_nor_anything_behind_it() {
+    let (_fixture, partition) = one_partition().await;
+    commit(&partition, batch(2)).await.expect("committed");
+    let before = committed_view(&partition, 0).0;
+    coordinate(&partition, transactional(7, 0, 3)).await;
+    commit(&partition, batch(2)).await.expect("committed");
+    assert_eq!(partition.offsets().last_stable.get(), 2);
+    assert_eq!(partition.offsets().high_watermark.get(), 7);
+    assert_eq!(committed_view(&partition, 0), (before, vec![]));
+    assert_eq!(committed_view(&partition, 3), (0, vec![]));
+    let list = |spec, isolation| {
+        let found = partition.list_offset(spec, isolation, LeaderEpoch::NONE);
+        found.expect("answered").offset.get()
+    };
+    assert_eq!(list(OffsetSpec::Latest, IsolationLevel::ReadCommitted), 2);
+    assert_eq!(list(OffsetSpec::Latest, IsolationLevel::ReadUncommitted), 7);
+    let later = OffsetSpec::Timestamp(TimestampMs::new(START.get() + 1));
+    assert_eq!(list(later, IsolationLevel::ReadCommitted), -1);
+    assert_eq!(fetched(&partition, 2).len(), 2, "others see all of it");
+
+    coordinate(&partition, marker(7, true)).await;
+    assert_eq!(partition.offsets().last_stable.get(), 8);
+    let (bytes, aborted) = committed_view(&partition, 0);
+    assert!(bytes > before);
+    assert!(aborted.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aborted_transactions_come_with_the_data_and_stay_visible_to_read_uncommitted() {
+    let (_fixture, partition) = one_partition().await;
+    coordinate(&partition, transactional(7, 0, 3)).await;
+    coordinate(&partition, transactional(8, 0, 2)).await;
+    coordinate(&partition, marker(7, false)).await;
+    assert_eq!(partition.offsets().last_stable.get(), 3);
+    assert_eq!(committed_view(&partition, 0).1, [(7, 0)]);
+    coordinate(&partition, marker(8, true)).await;
+    assert_eq!(partition.offsets().last_stable.get(), 7);
+    assert_eq!(committed_view(&partition, 0).1, [(7, 0)]);
+    let records: Vec<i64> = fetched(&partition, 0)
+        .iter()
+        .map(|header| header.base_offset.get())
+        .collect();
+    assert_eq!(records, [0, 3, 5, 6]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn epochs_of_every_start_have_their_end_and_later_ones_are_unknown() {
+    let (fixture, partition) = one_partition().await;
+    let first = partition.require_leader().expect("leads");
+    commit(&partition, batch(3)).await.expect("committed");
+    drop(partition);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    let second = partition.require_leader().expect("leads");
+    assert!(second > first);
+    commit(&partition, batch(2)).await.expect("committed");
+    let end = |epoch: LeaderEpoch| partition.epoch_end(epoch);
+    assert_eq!(end(first), Some((first, Offset::new(3))));
+    assert_eq!(end(second), Some((second, Offset::new(5))));
+    assert_eq!(end(LeaderEpoch::new(second.get() + 1)), None);
+    let of_record = |offset_spec| {
+        let isolation = IsolationLevel::ReadUncommitted;
+        let found = partition.list_offset(offset_spec, isolation, second);
+        found.expect("answered").leader_epoch
+    };
+    assert_eq!(of_record(OffsetSpec::Earliest), first);
+    assert_eq!(of_record(OffsetSpec::Timestamp(START)), first);
+    assert_eq!(of_record(OffsetSpec::Latest), second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetcher_whose_log_diverged_is_told_where() {
+    let (fixture, partition) = one_partition().await;
+    let first = partition.require_leader().expect("leads");
+    commit(&partition, batch(3)).await.expect("committed");
+    drop(partition);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    commit(&partition, batch(2)).await.expect("committed");
+    let mut target = target(4);
+    target.last_fetched_epoch = first;
+    let answer = partition.fetch(&target, IsolationLevel::ReadUncommitted, ALL);
+    let diverging = answer
+        .diverging_epoch
+        .expect("its records 3 and 4 are not ours");
+    assert_eq!(
+        (diverging.epoch, diverging.end_offset),
+        (first, Offset::new(3))
+    );
+    assert!(answer.records.is_empty());
+    target.fetch_offset = Offset::new(3);
+    let answer = partition.fetch(&target, IsolationLevel::ReadUncommitted, ALL);
+    assert_eq!(answer.diverging_epoch, None);
+    assert!(!answer.records.is_empty());
 }
