@@ -110,7 +110,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct FetchContext {
     /// The partitions to read, in order.
-    pub targets: Vec<FetchTarget>,
+    pub targets: Arc<[FetchTarget]>,
     kind: ContextKind,
 }
 
@@ -289,7 +289,7 @@ impl SessionCache {
                 }
             };
             return Ok(FetchContext {
-                targets: request.targets,
+                targets: request.targets.into(),
                 kind,
             });
         }
@@ -309,7 +309,7 @@ impl SessionCache {
         if session.order.is_empty() {
             self.slots.remove(&request.session_id);
             return Ok(FetchContext {
-                targets: Vec::new(),
+                targets: Arc::default(),
                 kind: ContextKind::Sessionless,
             });
         }

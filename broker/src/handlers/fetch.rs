@@ -38,6 +38,10 @@ const FIRST_SESSION_VERSION: i16 = 7;
 /// First version that carries the addresses of leaders (KIP-951).
 const FIRST_ENDPOINT_VERSION: i16 = 16;
 
+/// How long a walk over partitions may keep a thread of the runtime. In memory a partition takes
+/// about a microsecond.
+const INLINE_READ_LIMIT: Duration = Duration::from_millis(2);
+
 /// A Fetch response whose records are still in the log's files.
 #[derive(Debug)]
 pub struct FetchAnswer(FetchReply);
@@ -108,8 +112,8 @@ async fn fetch(
         Ok(fetch) => fetch,
         Err(fault) => return refused(fault, session_id),
     };
-    let entries = Entry::resolve(&fetch.targets, partitions, replica_id);
-    let answers = wanted.answer(&entries, service).await;
+    let entries = Entries::resolve(&fetch.targets, partitions, replica_id);
+    let answers = wanted.answer(&Arc::new(entries), service).await;
     let outcomes: Vec<Outcome> = answers.iter().map(outcome).collect();
     let now = std::time::Instant::now();
     let selection = service
@@ -204,36 +208,51 @@ fn forgotten(topic: &ForgottenTopic, uses_topic_ids: bool) -> impl Iterator<Item
     })
 }
 
-/// A partition of the fetch with what stands behind its name.
-struct Entry<'a> {
-    target: &'a FetchTarget,
-    partition: Result<Arc<Partition>, ErrorCode>,
+/// The partitions of the fetch with what stands behind their names.
+struct Entries {
+    targets: Arc<[FetchTarget]>,
+    partitions: Vec<Result<Arc<Partition>, ErrorCode>>,
 }
 
-impl<'a> Entry<'a> {
+impl Entries {
     fn resolve(
-        targets: &'a [FetchTarget],
+        targets: &Arc<[FetchTarget]>,
         partitions: &PartitionManager,
         replica_id: i32,
-    ) -> Vec<Self> {
-        targets
-            .iter()
-            .map(|target| Self {
-                target,
-                partition: if replica_id >= 0 {
-                    // Replicas follow through Raft: no replica of ours asks this way.
-                    Err(ErrorCode::NotLeaderOrFollower)
-                } else {
-                    partitions
-                        .lookup(&target.key.topic, target.key.partition)
-                        .map_err(|error| error.error_code())
-                },
-            })
-            .collect()
+    ) -> Self {
+        let partitions = targets.iter().map(|target| {
+            if replica_id >= 0 {
+                // Replicas follow through Raft: no replica of ours asks this way.
+                return Err(ErrorCode::NotLeaderOrFollower);
+            }
+            partitions
+                .lookup(&target.key.topic, target.key.partition)
+                .map_err(|error| error.error_code())
+        });
+        Self {
+            partitions: partitions.collect(),
+            targets: Arc::clone(targets),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    fn get(&self, index: usize) -> Option<(&FetchTarget, &Result<Arc<Partition>, ErrorCode>)> {
+        Some((self.targets.get(index)?, self.partitions.get(index)?))
+    }
+
+    /// Those that are open here, with their indexes.
+    fn open(&self) -> impl Iterator<Item = (u32, &Arc<Partition>)> {
+        (0..)
+            .zip(&self.partitions)
+            .filter_map(|(index, partition)| Some((index, partition.as_ref().ok()?)))
     }
 }
 
 /// What the request asks for as a whole.
+#[derive(Clone, Copy)]
 struct Wanted {
     isolation: IsolationLevel,
     max_bytes: usize,
@@ -254,8 +273,8 @@ impl Wanted {
         }
     }
 
-    async fn answer(&self, entries: &[Entry<'_>], service: &FetchService) -> Vec<FetchedPartition> {
-        let (answers, mut readiness) = self.read(entries);
+    async fn answer(self, entries: &Arc<Entries>, service: &FetchService) -> Vec<FetchedPartition> {
+        let (answers, mut readiness) = self.read(entries).await;
         if readiness.is_satisfied() {
             return answers;
         }
@@ -267,17 +286,14 @@ impl Wanted {
             return answers;
         };
         let waiter = FetchWaiter::new();
-        for (index, entry) in (0..).zip(entries) {
-            if let Ok(partition) = &entry.partition {
-                partition.waiters().register(&waiter, index);
-            }
+        for (index, partition) in entries.open() {
+            partition.waiters().register(&waiter, index);
         }
         // Whatever moved between the first look and the registration is seen here.
-        for (index, (entry, answer)) in entries.iter().zip(&answers).enumerate() {
-            if let Ok(partition) = &entry.partition
-                && has_moved(partition, answer)
-            {
-                self.look_again(index, entry, &mut readiness);
+        for (index, partition) in entries.open() {
+            let answer = answers.get(index as usize);
+            if answer.is_none_or(|answer| has_moved(partition, answer)) {
+                self.look_again(index, entries, &mut readiness);
             }
         }
         drop(answers);
@@ -286,51 +302,102 @@ impl Wanted {
                 break;
             };
             for index in moved {
-                let at = usize::try_from(index).unwrap_or(usize::MAX);
-                if let Some(entry) = entries.get(at)
-                    && let Ok(partition) = &entry.partition
-                {
+                if let Some((_, Ok(partition))) = entries.get(index as usize) {
                     partition.waiters().register(&waiter, index);
-                    self.look_again(at, entry, &mut readiness);
+                    self.look_again(index, entries, &mut readiness);
                 }
             }
         }
-        self.read(entries).0
+        self.read(entries).await.0
     }
 
-    /// Reads all partitions in order within one budget.
-    fn read(&self, entries: &[Entry<'_>]) -> (Vec<FetchedPartition>, Readiness) {
-        let mut budget = ResponseBudget::new(self.max_bytes);
-        let mut readiness = Readiness::new(entries.len(), self.min_bytes);
-        let mut answers = Vec::with_capacity(entries.len());
-        for (index, entry) in entries.iter().enumerate() {
-            let answer = match &entry.partition {
-                Ok(partition) => {
-                    let limit = budget.next(entry.target.max_bytes);
-                    partition.fetch(entry.target, self.isolation, limit)
-                }
-                Err(code) => FetchedPartition::failed(entry.target.key.partition, *code),
-            };
-            let bytes = answer.records.len();
-            budget.spend(bytes);
-            readiness.has_bytes(index, bytes);
-            if must_not_wait(&answer) {
-                readiness.answer_now();
-            }
-            answers.push(answer);
+    /// Reads all partitions in order within one budget. What takes long waits for a disk, and goes
+    /// on on the blocking pool.
+    async fn read(self, entries: &Arc<Entries>) -> (Vec<FetchedPartition>, Readiness) {
+        let mut reading = Reading::new(self, Arc::clone(entries));
+        if !reading.go_on(Some(INLINE_READ_LIMIT)) {
+            let (wanted, entries) = (self, Arc::clone(entries));
+            let rest = tokio::task::spawn_blocking(move || {
+                reading.go_on(None);
+                reading
+            });
+            reading = rest.await.unwrap_or_else(|error| {
+                tracing::error!(%error, "a fetch was cut short");
+                Reading::failed(wanted, entries)
+            });
         }
-        (answers, readiness)
+        (reading.answers, reading.readiness)
     }
 
-    fn look_again(&self, index: usize, entry: &Entry<'_>, readiness: &mut Readiness) {
-        let Ok(partition) = &entry.partition else {
+    fn look_again(self, index: u32, entries: &Entries, readiness: &mut Readiness) {
+        let index = index as usize;
+        let Some((target, Ok(partition))) = entries.get(index) else {
             return;
         };
-        let max_bytes = entry.target.max_bytes.min(self.max_bytes);
-        match partition.readable_bytes(entry.target, self.isolation, max_bytes) {
+        let max_bytes = target.max_bytes.min(self.max_bytes);
+        match partition.readable_bytes(target, self.isolation, max_bytes) {
             Some(bytes) => readiness.has_bytes(index, bytes),
             None => readiness.answer_now(),
         }
+    }
+}
+
+/// One walk over the partitions of a fetch.
+struct Reading {
+    wanted: Wanted,
+    entries: Arc<Entries>,
+    budget: ResponseBudget,
+    readiness: Readiness,
+    answers: Vec<FetchedPartition>,
+}
+
+impl Reading {
+    fn new(wanted: Wanted, entries: Arc<Entries>) -> Self {
+        Self {
+            budget: ResponseBudget::new(wanted.max_bytes),
+            readiness: Readiness::new(entries.len(), wanted.min_bytes),
+            answers: Vec::with_capacity(entries.len()),
+            wanted,
+            entries,
+        }
+    }
+
+    /// A walk that came to nothing: every partition answers with an error that can be retried.
+    fn failed(wanted: Wanted, entries: Arc<Entries>) -> Self {
+        let mut reading = Self::new(wanted, entries);
+        reading.readiness.answer_now();
+        let targets = reading.entries.targets.iter();
+        reading.answers = targets
+            .map(|target| {
+                FetchedPartition::failed(target.key.partition, ErrorCode::KafkaStorageError)
+            })
+            .collect();
+        reading
+    }
+
+    /// Goes on with the walk, for about `limit`; whether it has reached the end.
+    fn go_on(&mut self, limit: Option<Duration>) -> bool {
+        let started = limit.map(|limit| (Instant::now(), limit));
+        while let Some((target, partition)) = self.entries.get(self.answers.len()) {
+            let answer = match partition {
+                Ok(partition) => {
+                    let limit = self.budget.next(target.max_bytes);
+                    partition.fetch(target, self.wanted.isolation, limit)
+                }
+                Err(code) => FetchedPartition::failed(target.key.partition, *code),
+            };
+            let bytes = answer.records.len();
+            self.budget.spend(bytes);
+            self.readiness.has_bytes(self.answers.len(), bytes);
+            if must_not_wait(&answer) {
+                self.readiness.answer_now();
+            }
+            self.answers.push(answer);
+            if started.is_some_and(|(started, limit)| started.elapsed() > limit) {
+                return self.answers.len() == self.entries.len();
+            }
+        }
+        true
     }
 }
 

@@ -3,15 +3,16 @@ use std::time::Duration;
 use odradek_protocol::batch::{BatchHeader, BatchOrigin, TimestampType};
 use odradek_protocol::compression::Compression;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{
-    LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs,
-};
+use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs};
 use odradek_protocol::records::{BatchBuilder, NewRecord};
 
 use super::*;
 use crate::fetch_plan::{IsolationLevel, ReadLimit};
 use crate::fetch_sessions::{FetchKey, FetchTarget, TopicRef};
-use crate::partitions::fixture::{Fixture, START, batch, batch_at, producer_batch};
+use crate::partitions::fixture::{
+    Fixture, START, abort_marker, batch, batch_at, commit_marker, producer_batch,
+    transactional_batch,
+};
 
 const CLIENT: AppendOptions = AppendOptions {
     origin: BatchOrigin::Client,
@@ -163,14 +164,8 @@ async fn a_restarted_broker_still_knows_what_a_producer_sent_last() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transactional_batch_of_an_unknown_transaction_is_refused() {
     let (_fixture, partition) = one_partition().await;
-    let mut builder = BatchBuilder::new().transactional().producer(
-        ProducerId::new(9),
-        ProducerEpoch::new(0),
-        Sequence::new(0),
-    );
-    builder.push(NewRecord::default());
     assert_eq!(
-        commit(&partition, builder.build()).await,
+        commit(&partition, transactional_batch(9, 1)).await,
         Err(ErrorCode::InvalidProducerIdMapping)
     );
 }
@@ -342,39 +337,6 @@ async fn retention_by_time_moves_the_log_start_and_frees_the_wholly_expired_acti
     assert_eq!(commit(&partition, batch(1)).await, Ok(3));
 }
 
-/// A batch of `count` records in a transaction of `producer`.
-fn transactional(producer: i64, first: i32, count: i32) -> Bytes {
-    let mut builder = BatchBuilder::new().transactional().producer(
-        ProducerId::new(producer),
-        ProducerEpoch::new(0),
-        Sequence::new(first),
-    );
-    for _ in 0..count {
-        builder.push(NewRecord {
-            timestamp: START,
-            value: Some(b"v"),
-            ..NewRecord::default()
-        });
-    }
-    builder.build()
-}
-
-/// The marker that ends a transaction, as a transaction coordinator writes it.
-fn marker(producer: i64, commits: bool) -> Bytes {
-    let mut builder = BatchBuilder::new().transactional().control().producer(
-        ProducerId::new(producer),
-        ProducerEpoch::new(0),
-        Sequence::NONE,
-    );
-    builder.push(NewRecord {
-        timestamp: START,
-        key: Some(&[0, 0, 0, u8::from(commits)]),
-        value: Some(&[0, 0, 0, 0, 0, 1]),
-        headers: &[],
-    });
-    builder.build()
-}
-
 async fn coordinate(partition: &Partition, batch: Bytes) {
     let epoch = partition.require_leader().expect("leads");
     let appending = partition.append(batch, AppendOptions::coordinator(epoch));
@@ -397,7 +359,7 @@ async fn read_committed_sees_nothing_of_an_open_transaction_nor_anything_behind_
     let (_fixture, partition) = one_partition().await;
     commit(&partition, batch(2)).await.expect("committed");
     let before = committed_view(&partition, 0).0;
-    coordinate(&partition, transactional(7, 0, 3)).await;
+    coordinate(&partition, transactional_batch(7, 3)).await;
     commit(&partition, batch(2)).await.expect("committed");
     assert_eq!(partition.offsets().last_stable.get(), 2);
     assert_eq!(partition.offsets().high_watermark.get(), 7);
@@ -413,7 +375,7 @@ async fn read_committed_sees_nothing_of_an_open_transaction_nor_anything_behind_
     assert_eq!(list(later, IsolationLevel::ReadCommitted), -1);
     assert_eq!(fetched(&partition, 2).len(), 2, "others see all of it");
 
-    coordinate(&partition, marker(7, true)).await;
+    coordinate(&partition, commit_marker(7)).await;
     assert_eq!(partition.offsets().last_stable.get(), 8);
     let (bytes, aborted) = committed_view(&partition, 0);
     assert!(bytes > before);
@@ -423,12 +385,12 @@ async fn read_committed_sees_nothing_of_an_open_transaction_nor_anything_behind_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn aborted_transactions_come_with_the_data_and_stay_visible_to_read_uncommitted() {
     let (_fixture, partition) = one_partition().await;
-    coordinate(&partition, transactional(7, 0, 3)).await;
-    coordinate(&partition, transactional(8, 0, 2)).await;
-    coordinate(&partition, marker(7, false)).await;
+    coordinate(&partition, transactional_batch(7, 3)).await;
+    coordinate(&partition, transactional_batch(8, 2)).await;
+    coordinate(&partition, abort_marker(7)).await;
     assert_eq!(partition.offsets().last_stable.get(), 3);
     assert_eq!(committed_view(&partition, 0).1, [(7, 0)]);
-    coordinate(&partition, marker(8, true)).await;
+    coordinate(&partition, commit_marker(8)).await;
     assert_eq!(partition.offsets().last_stable.get(), 7);
     assert_eq!(committed_view(&partition, 0).1, [(7, 0)]);
     let records: Vec<i64> = fetched(&partition, 0)

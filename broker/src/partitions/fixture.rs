@@ -195,6 +195,41 @@ pub(crate) fn producer_batch(producer: i64, epoch: i16, first: i32, count: i32) 
     records(count, START, builder)
 }
 
+/// A batch of `count` records in a transaction of `producer`, whose first it is.
+pub(crate) fn transactional_batch(producer: i64, count: i32) -> Bytes {
+    let builder = BatchBuilder::new().transactional().producer(
+        ProducerId::new(producer),
+        ProducerEpoch::new(0),
+        Sequence::new(0),
+    );
+    records(count, START, builder)
+}
+
+/// The marker that commits the transaction of `producer`, as its coordinator writes it.
+pub(crate) fn commit_marker(producer: i64) -> Bytes {
+    marker(producer, 1)
+}
+
+/// The marker that aborts the transaction of `producer`.
+pub(crate) fn abort_marker(producer: i64) -> Bytes {
+    marker(producer, 0)
+}
+
+fn marker(producer: i64, kind: u8) -> Bytes {
+    let mut builder = BatchBuilder::new().transactional().control().producer(
+        ProducerId::new(producer),
+        ProducerEpoch::new(0),
+        Sequence::NONE,
+    );
+    builder.push(NewRecord {
+        timestamp: START,
+        key: Some(&[0, 0, 0, kind]),
+        value: Some(&[0, 0, 0, 0, 0, 1]),
+        headers: &[],
+    });
+    builder.build()
+}
+
 /// The offset as a plain number, for comparisons.
 pub(crate) fn number(offset: Offset) -> i64 {
     offset.get()

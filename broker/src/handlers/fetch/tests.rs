@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::fetch_service::FetchLimits;
 use crate::partition::AppendOptions;
-use crate::partitions::fixture::{Fixture, batch, topic_id};
+use crate::partitions::fixture::{Fixture, abort_marker, batch, topic_id, transactional_batch};
 
 const VERSION: i16 = 18;
 const CLIENT: AppendOptions = AppendOptions {
@@ -253,4 +253,56 @@ async fn without_room_to_wait_a_fetch_is_answered_with_what_there_is() {
     let waiting = request(&[(0, 0)], 15_000);
     let answer = fetch(&bench.fixture.manager, &service, VERSION, waiting);
     assert!(answer.now_or_never().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walk_that_was_interrupted_goes_on_where_it_stopped() {
+    let bench = Bench::new(3).await;
+    for index in 0..3 {
+        bench.produce(index, 2).await;
+    }
+    let session = session_request(request(&[(0, 0), (1, 0), (9, 0), (2, 0)], 0), VERSION);
+    let targets: Arc<[FetchTarget]> = session.targets.into();
+    let entries = Entries::resolve(&targets, &bench.fixture.manager, -1);
+    let wanted = Wanted::new(&request(&[], 0), &bench.service);
+    let mut reading = Reading::new(wanted, Arc::new(entries));
+    let mut steps = 1;
+    while !reading.go_on(Some(Duration::ZERO)) {
+        steps += 1;
+    }
+    assert_eq!(steps, 4, "one partition a step");
+    let with_records: Vec<bool> = reading
+        .answers
+        .iter()
+        .map(|answer| !answer.records.is_empty())
+        .collect();
+    assert_eq!(with_records, [true, true, false, true]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_read_committed_fetch_gets_the_aborted_list_with_the_data() {
+    let bench = Bench::new(1).await;
+    let partition = bench.fixture.partition("orders", 0);
+    let epoch = partition.require_leader().expect("leads");
+    let coordinator = AppendOptions::coordinator(epoch);
+    let open = partition.append(transactional_batch(7, 3), coordinator);
+    open.expect("accepted")
+        .committed()
+        .await
+        .expect("committed");
+    let mut waiting = request(&[(0, 0)], 15_000);
+    waiting.isolation_level = 1;
+    let started = Instant::now();
+    let ended = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let marker = partition.append(abort_marker(7), coordinator);
+        marker.expect("accepted").committed().await.expect("ok");
+    };
+    let (reply, ()) = tokio::join!(bench.fetch(waiting), ended);
+    assert!(started.elapsed() < Duration::from_secs(10));
+    let answer = &reply.topics[0].partitions[0];
+    assert!(!answer.records.is_empty());
+    let aborted = answer.aborted_transactions.as_deref().expect("listed");
+    assert_eq!(aborted.len(), 1);
+    assert_eq!(aborted[0].first_offset, Offset::ZERO);
 }
