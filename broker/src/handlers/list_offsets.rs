@@ -22,6 +22,9 @@ use crate::handlers::Reply;
 use crate::partition::{FoundOffset, OffsetSpec, PartitionError};
 use crate::partitions::PartitionManager;
 
+/// First version whose answer has room for the leader epoch of the record (KIP-320).
+const FIRST_LEADER_EPOCH_VERSION: i16 = 4;
+
 /// First version that has OFFSET_NOT_AVAILABLE (KIP-207).
 const FIRST_OFFSET_NOT_AVAILABLE_VERSION: i16 = 5;
 
@@ -75,7 +78,7 @@ fn answer(
             };
             let known_epoch = LeaderEpoch::new(row.current_leader_epoch);
             match partition.list_offset(spec, isolation, known_epoch) {
-                Ok(found) => found_at(row, found),
+                Ok(found) => found_at(row, found, version),
                 Err(error) => failed(row, error_code(&error, version)),
             }
         });
@@ -116,17 +119,27 @@ fn error_code(error: &PartitionError, version: i16) -> ErrorCode {
     }
 }
 
-fn found_at(row: &ListOffsetsPartition, found: FoundOffset) -> ListOffsetsPartitionResponse {
-    message!(ListOffsetsPartitionResponse {
+fn found_at(
+    row: &ListOffsetsPartition,
+    found: FoundOffset,
+    version: i16,
+) -> ListOffsetsPartitionResponse {
+    let mut response = message!(ListOffsetsPartitionResponse {
         partition_index: row.partition_index,
         timestamp: found.timestamp.get(),
         offset: found.offset.get(),
-        leader_epoch: found.leader_epoch.get(),
-    })
+    });
+    if version >= FIRST_LEADER_EPOCH_VERSION {
+        response.leader_epoch = found.leader_epoch.get();
+    }
+    response
 }
 
 fn failed(row: &ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse {
-    let mut response = found_at(row, FoundOffset::NOTHING);
-    response.error_code = code.code();
-    response
+    message!(ListOffsetsPartitionResponse {
+        partition_index: row.partition_index,
+        error_code: code.code(),
+        timestamp: FoundOffset::NOTHING.timestamp.get(),
+        offset: FoundOffset::NOTHING.offset.get(),
+    })
 }
