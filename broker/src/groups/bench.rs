@@ -370,3 +370,46 @@ pub(crate) fn protocol(name: &str, topics: &[&str]) -> MemberProtocol {
         metadata: Bytes::from(metadata),
     }
 }
+
+/// A service whose topic has one partition, coordinated here on a log in memory.
+pub(crate) async fn service() -> super::Service {
+    let clock = crate::clock::ManualClock::starting_at(TimestampMs::new(1_000));
+    let service = super::Service::new(CoordinatorConfig::default(), std::sync::Arc::new(clock));
+    service.set_partition_count(Some(1));
+    let log = super::runtime::memory_log::MemoryLog::new();
+    service.lead(PartitionIndex::new(0), std::sync::Arc::new(log));
+    service.wait_until_active(PartitionIndex::new(0)).await;
+    service
+}
+
+/// Metadata of these topics: name, id made of one byte, number of partitions.
+pub(crate) fn image_of(topics: &[(&str, u8, i32)]) -> crate::metadata::image::MetadataImage {
+    use crate::metadata::records::{MetadataRecord, PartitionRecord, TopicRecord};
+    let mut records = Vec::new();
+    for (name, id, partitions) in topics {
+        let topic_id = TopicId::from_bytes([*id; 16]);
+        records.push(MetadataRecord::Topic(TopicRecord {
+            name: (*name).to_owned(),
+            topic_id,
+        }));
+        records.extend((0..*partitions).map(|index| {
+            MetadataRecord::Partition(PartitionRecord {
+                topic_id,
+                partition: PartitionIndex::new(index),
+                replicas: Vec::new(),
+                isr: Vec::new(),
+                removing_replicas: Vec::new(),
+                adding_replicas: Vec::new(),
+                leader: None,
+                leader_epoch: LeaderEpoch::new(0),
+                partition_epoch: 0,
+                directories: Vec::new(),
+            })
+        }));
+    }
+    let mut image = crate::metadata::image::MetadataImage::default();
+    image
+        .apply(&records, Offset::new(1))
+        .unwrap_or_else(|error| panic!("{error}"));
+    image
+}

@@ -163,3 +163,97 @@ fn fill_in(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use odradek_protocol::messages::{StrBytes, Uuid};
+
+    use super::*;
+    use crate::groups::bench::{image_of, service};
+
+    fn partition(index: i32) -> OffsetCommitRequestPartition {
+        let mut partition = OffsetCommitRequestPartition::default();
+        partition.partition_index = index;
+        partition.committed_offset = 5;
+        partition
+    }
+
+    fn topic(name: &str, id: u8, partitions: &[i32]) -> OffsetCommitRequestTopic {
+        let mut topic = OffsetCommitRequestTopic::default();
+        topic.name = StrBytes::from(name);
+        topic.topic_id = Uuid::from_bytes([id; 16]);
+        topic.partitions = partitions.iter().copied().map(partition).collect();
+        topic
+    }
+
+    fn request(topics: Vec<OffsetCommitRequestTopic>) -> OffsetCommitRequest {
+        let mut request = OffsetCommitRequest::default();
+        request.group_id = StrBytes::from("g");
+        request.generation_id_or_member_epoch = -1;
+        request.retention_time_ms = -1;
+        request.topics = topics;
+        request
+    }
+
+    fn rows(response: &OffsetCommitResponse) -> Vec<(&str, i32, i16)> {
+        let topics = response.topics.iter();
+        let rows = topics.flat_map(|topic| {
+            let partitions = topic.partitions.iter();
+            partitions.map(|row| (topic.name.as_str(), row.partition_index, row.error_code))
+        });
+        rows.collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_row_is_answered_once_in_the_order_asked_with_an_unknown_topic_among_them() {
+        let groups = service().await;
+        let image = image_of(&[("z", 1, 2), ("a", 2, 1), ("m", 3, 1)]);
+        let topics = vec![
+            topic("z", 0, &[1, 7, 0]),
+            topic("nowhere", 0, &[0]),
+            topic("a", 0, &[0]),
+            topic("m", 0, &[0]),
+        ];
+        let response = commit(&groups, &image, 9, request(topics)).await;
+        let unknown = ErrorCode::UnknownTopicOrPartition.code();
+        assert_eq!(
+            rows(&response),
+            [
+                ("z", 1, 0),
+                ("z", 7, unknown),
+                ("z", 0, 0),
+                ("nowhere", 0, unknown),
+                ("a", 0, 0),
+                ("m", 0, 0),
+            ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn version_10_names_topics_by_id_and_knows_when_an_id_is_unknown() {
+        let groups = service().await;
+        let image = image_of(&[("a", 2, 1)]);
+        let topics = vec![topic("", 9, &[0]), topic("", 2, &[0])];
+        let response = commit(&groups, &image, 10, request(topics)).await;
+        let codes: Vec<_> = rows(&response).iter().map(|row| row.2).collect();
+        assert_eq!(codes, [ErrorCode::UnknownTopicId.code(), 0]);
+        assert_eq!(response.topics[0].topic_id, Uuid::from_bytes([9; 16]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_commit_leaves_the_rows_of_missing_topics_as_they_are() {
+        let groups = service().await;
+        let image = image_of(&[("a", 2, 1)]);
+        let mut asked = request(vec![topic("nowhere", 0, &[0]), topic("a", 0, &[0])]);
+        asked.generation_id_or_member_epoch = 3;
+        for (version, refused) in [
+            (8, ErrorCode::IllegalGeneration),
+            (9, ErrorCode::GroupIdNotFound),
+        ] {
+            let response = commit(&groups, &image, version, asked.clone()).await;
+            let codes: Vec<_> = rows(&response).iter().map(|row| row.2).collect();
+            let unknown = ErrorCode::UnknownTopicOrPartition.code();
+            assert_eq!(codes, [unknown, refused.code()]);
+        }
+    }
+}

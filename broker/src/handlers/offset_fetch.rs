@@ -98,7 +98,7 @@ async fn fetch(
     let mut answer = OffsetFetchResponseGroup::default();
     answer.group_id = asked.group_id.clone();
     let names = asked.topics.as_ref().map(|topics| {
-        let names = topics.iter().map(|topic| name_of(image, version, topic));
+        let names = topics.iter().map(|topic| resolve(image, version, topic));
         names.collect::<Vec<_>>()
     });
     let request = FetchRequest {
@@ -127,28 +127,36 @@ async fn fetch(
     answer
 }
 
-/// The name of a topic asked for; `None` if its id is unknown.
-fn name_of(
+/// The name and the id of a topic asked for; `None` if its id is unknown. A name need not exist;
+/// if it does, its id keeps apart what was committed for an earlier topic of that name.
+fn resolve(
     image: &MetadataImage,
     version: i16,
     topic: &OffsetFetchRequestTopics,
-) -> Option<TopicName> {
+) -> Option<(TopicName, TopicId)> {
     if version >= FIRST_WITH_TOPIC_IDS {
         let known = image.topic_by_id(topic.topic_id.into())?;
-        Some(TopicName::new(&known.name))
+        Some((TopicName::new(&known.name), known.id))
     } else {
-        Some(TopicName::new(&topic.name))
+        let id = image
+            .topic(&topic.name)
+            .map_or(TopicId::ZERO, |topic| topic.id);
+        Some((TopicName::new(&topic.name), id))
     }
 }
 
 fn wanted_topics(
-    (topics, names): (&Vec<OffsetFetchRequestTopics>, &Vec<Option<TopicName>>),
+    (topics, names): (
+        &Vec<OffsetFetchRequestTopics>,
+        &Vec<Option<(TopicName, TopicId)>>,
+    ),
 ) -> Vec<FetchTopic> {
     let wanted = topics.iter().zip(names).filter_map(|(topic, name)| {
         let indexes = topic.partition_indexes.iter().copied();
+        let (name, id) = name.clone()?;
         Some(FetchTopic {
-            topic: name.clone()?,
-            topic_id: topic.topic_id.into(),
+            topic: name,
+            topic_id: id,
             partitions: indexes.map(PartitionIndex::new).collect(),
         })
     });
@@ -242,4 +250,165 @@ fn answer_partition(
         }
     }
     partition
+}
+
+#[cfg(test)]
+mod tests {
+    use odradek_protocol::ids::{LeaderEpoch, Offset};
+    use odradek_protocol::messages::Uuid;
+
+    use super::*;
+    use crate::groups::bench::{image_of, service};
+    use crate::groups::messages::{CommitPartition, CommitRequest, CommitTopic};
+    use crate::groups::names::{GenerationId, MemberId};
+
+    async fn with_a_commit() -> (Service, MetadataImage) {
+        let groups = service().await;
+        let committed = groups.commit(CommitRequest {
+            group: GroupId::new("g"),
+            member: MemberId::new(""),
+            instance: None,
+            generation: GenerationId::new(-1),
+            retention_ms: None,
+            no_such_group: GroupError::GroupNotFound,
+            topics: vec![CommitTopic {
+                topic: TopicName::new("a"),
+                topic_id: TopicId::from_bytes([1; 16]),
+                partitions: vec![CommitPartition {
+                    partition: PartitionIndex::new(0),
+                    offset: Offset::new(7),
+                    leader_epoch: LeaderEpoch::new(4),
+                    metadata: "note".to_owned(),
+                }],
+            }],
+        });
+        assert_eq!(committed.await, Ok(vec![vec![Ok(())]]));
+        (groups, image_of(&[("a", 1, 2)]))
+    }
+
+    fn asked(group: &str, topics: Option<&[(&str, u8, &[i32])]>) -> OffsetFetchRequestGroup {
+        let mut asked = OffsetFetchRequestGroup::default();
+        asked.group_id = StrBytes::from(group);
+        asked.topics = topics.map(|topics| {
+            let topics = topics.iter().map(|(name, id, indexes)| {
+                let mut topic = OffsetFetchRequestTopics::default();
+                topic.name = StrBytes::from(*name);
+                topic.topic_id = Uuid::from_bytes([*id; 16]);
+                topic.partition_indexes = indexes.to_vec();
+                topic
+            });
+            topics.collect()
+        });
+        asked
+    }
+
+    /// Topic, id's first byte, partition, error, offset, epoch, metadata.
+    type Row = (String, u8, i32, i16, i64, i32, String);
+
+    fn rows(answer: &OffsetFetchResponseGroup) -> Vec<Row> {
+        assert_eq!(answer.error_code, 0);
+        let topics = answer.topics.iter();
+        let rows = topics.flat_map(|topic| {
+            let partitions = topic.partitions.iter();
+            partitions.map(|row| {
+                (
+                    topic.name.as_str().to_owned(),
+                    topic.topic_id.as_bytes()[0],
+                    row.partition_index,
+                    row.error_code,
+                    row.committed_offset,
+                    row.committed_leader_epoch,
+                    row.metadata
+                        .as_ref()
+                        .map_or("null", |text| text.as_str())
+                        .to_owned(),
+                )
+            })
+        });
+        rows.collect()
+    }
+
+    fn row(name: &str, id: u8, index: i32, error: i16, found: Option<(i64, i32, &str)>) -> Row {
+        let (offset, epoch, metadata) = found.unwrap_or((-1, -1, ""));
+        (
+            name.to_owned(),
+            id,
+            index,
+            error,
+            offset,
+            epoch,
+            metadata.to_owned(),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_partition_asked_for_is_answered_whether_it_exists_or_not() {
+        let (groups, image) = with_a_commit().await;
+        let topics: &[(&str, u8, &[i32])] = &[("nowhere", 0, &[0]), ("a", 0, &[1, 0, 99])];
+        for version in [1, 5, 8, 9] {
+            let answer = fetch(&groups, &image, version, &asked("g", Some(topics))).await;
+            assert_eq!(
+                rows(&answer),
+                [
+                    row("nowhere", 0, 0, 0, None),
+                    row("a", 0, 1, 0, None),
+                    row("a", 0, 0, 0, Some((7, 4, "note"))),
+                    row("a", 0, 99, 0, None),
+                ]
+            );
+            let answer = fetch(&groups, &image, version, &asked("stranger", Some(topics))).await;
+            assert_eq!(rows(&answer).len(), 4);
+            assert!(rows(&answer).iter().all(|row| row.4 == -1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn version_10_answers_an_unknown_topic_id_with_an_error_of_its_partitions() {
+        let (groups, image) = with_a_commit().await;
+        let topics: &[(&str, u8, &[i32])] = &[("", 9, &[0, 1]), ("", 1, &[0])];
+        let answer = fetch(&groups, &image, 10, &asked("g", Some(topics))).await;
+        let unknown = ErrorCode::UnknownTopicId.code();
+        assert_eq!(
+            rows(&answer),
+            [
+                row("", 9, 0, unknown, None),
+                row("", 9, 1, unknown, None),
+                row("", 1, 0, 0, Some((7, 4, "note"))),
+            ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn null_topics_mean_everything_and_an_empty_list_nothing() {
+        let (groups, image) = with_a_commit().await;
+        let everything = fetch(&groups, &image, 9, &asked("g", None)).await;
+        assert_eq!(rows(&everything), [row("a", 0, 0, 0, Some((7, 4, "note")))]);
+        let by_id = fetch(&groups, &image, 10, &asked("g", None)).await;
+        assert_eq!(rows(&by_id), [row("", 1, 0, 0, Some((7, 4, "note")))]);
+        let nothing = fetch(&groups, &image, 9, &asked("g", Some(&[]))).await;
+        assert!(rows(&nothing).is_empty());
+        let stranger = fetch(&groups, &image, 9, &asked("stranger", None)).await;
+        assert!(rows(&stranger).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_topic_made_again_under_its_name_has_no_offset() {
+        let (groups, _) = with_a_commit().await;
+        let image = image_of(&[("a", 2, 2)]);
+        let topics: &[(&str, u8, &[i32])] = &[("a", 0, &[0])];
+        let answer = fetch(&groups, &image, 9, &asked("g", Some(topics))).await;
+        assert_eq!(rows(&answer), [row("a", 0, 0, 0, None)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_coordinator_the_error_stands_where_the_version_has_it() {
+        let (groups, image) = with_a_commit().await;
+        groups.resign(PartitionIndex::new(0));
+        let topics: &[(&str, u8, &[i32])] = &[("a", 0, &[0])];
+        let old = fetch(&groups, &image, 1, &asked("g", Some(topics))).await;
+        let not_here = ErrorCode::NotCoordinator.code();
+        assert_eq!(rows(&old), [row("a", 0, 0, not_here, None)]);
+        let new = fetch(&groups, &image, 2, &asked("g", Some(topics))).await;
+        assert_eq!((new.error_code, new.topics.len()), (not_here, 0));
+    }
 }
