@@ -81,6 +81,18 @@ routes! {
     DeleteRecords => handlers::delete_records::handle,
     OffsetForLeaderEpoch => handlers::offset_for_leader_epoch::handle,
     DescribeProducers => handlers::describe_producers::handle,
+    Metadata => handlers::metadata::handle,
+    CreateTopics => handlers::create_topics::handle,
+    DeleteTopics => handlers::delete_topics::handle,
+    InitProducerId => handlers::init_producer_id::handle,
+    DescribeConfigs => handlers::describe_configs::handle,
+    AlterConfigs => handlers::alter_configs::handle,
+    DescribeLogDirs => handlers::describe_log_dirs::handle,
+    CreatePartitions => handlers::create_partitions::handle,
+    IncrementalAlterConfigs => handlers::incremental_alter_configs::handle,
+    DescribeCluster => handlers::describe_cluster::handle,
+    ListConfigResources => handlers::list_config_resources::handle,
+    DescribeTopicPartitions => handlers::describe_topic_partitions::handle,
 }
 
 /// A request whose header has been read and whose handler is found but not yet running.

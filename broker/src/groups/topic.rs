@@ -45,7 +45,7 @@ async fn create(broker: &BrokerContext) -> Result<Arc<Topic>, ErrorCode> {
             default_partitions: rules_of_topics.0,
             default_replication_factor: rules_of_topics.1,
             // They are ours, and sound.
-            check_configs: &|_| Ok(()),
+            check_configs: &|configs| Ok(configs.clone()),
         };
         create_topics(image, &[asked], &rules, random_topic_id)
     });

@@ -7,11 +7,15 @@ use std::sync::LazyLock;
 use odradek_protocol::api::{self, ApiKey};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::message;
-use odradek_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse, api_versions_response};
+use odradek_protocol::messages::{
+    ApiVersionsRequest, ApiVersionsResponse, StrBytes, api_versions_response,
+};
 
 use crate::context::{NodeIdentity, RequestContext};
 use crate::dispatch;
 use crate::handlers::Reply;
+use crate::metadata::features;
+use crate::metadata::image::MetadataImage;
 
 /// First version whose request names the client's software.
 const FIRST_NAMED_VERSION: i16 = 3;
@@ -32,7 +36,22 @@ static SERVED: LazyLock<Vec<api_versions_response::ApiVersion>> = LazyLock::new(
         .collect()
 });
 
-/// Answers with the served APIs.
+static SUPPORTED_FEATURES: LazyLock<Vec<api_versions_response::SupportedFeatureKey>> =
+    LazyLock::new(|| {
+        features::supported()
+            .into_iter()
+            .map(|feature| {
+                message!(api_versions_response::SupportedFeatureKey {
+                    name: StrBytes::from(feature.name),
+                    min_version: feature.min_level,
+                    max_version: feature.max_level,
+                })
+            })
+            .collect()
+    });
+
+/// Answers with the served APIs and the features. The epoch of the features is the offset of the
+/// metadata that they are read from, as with Kafka.
 pub async fn handle(
     context: RequestContext,
     request: ApiVersionsRequest,
@@ -53,9 +72,29 @@ pub async fn handle(
     {
         return refused(ErrorCode::RebootstrapRequired);
     }
+    let image = context.broker.metadata.image();
+    let last_offset = image.next_offset().get() - 1;
     Reply::Now(message!(ApiVersionsResponse {
         api_keys: SERVED.clone(),
+        supported_features: SUPPORTED_FEATURES.clone(),
+        finalized_features: finalized(&image),
+        finalized_features_epoch: last_offset,
     }))
+}
+
+/// The finalized features of the cluster, each at one level.
+fn finalized(image: &MetadataImage) -> Vec<api_versions_response::FinalizedFeatureKey> {
+    image
+        .features()
+        .iter()
+        .map(|(name, level)| {
+            message!(api_versions_response::FinalizedFeatureKey {
+                name: StrBytes::from(name.as_str()),
+                max_version_level: *level,
+                min_version_level: *level,
+            })
+        })
+        .collect()
 }
 
 /// Whether the client, if it says whom it means to reach, means this node of this cluster. An address

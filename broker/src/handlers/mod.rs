@@ -1,26 +1,40 @@
 //! One file per API. A handler takes a decoded request and returns a value; it never touches a
 //! socket, so that replies can leave in request order whatever the order they were computed in.
 
+mod admin_answers;
+pub mod alter_configs;
 pub mod api_versions;
+pub mod create_partitions;
+pub mod create_topics;
 pub mod delete_groups;
 pub mod delete_records;
+pub mod delete_topics;
+pub mod describe_cluster;
+pub mod describe_configs;
 pub mod describe_groups;
+pub mod describe_log_dirs;
 pub mod describe_producers;
+pub mod describe_topic_partitions;
 pub mod fetch;
 pub mod find_coordinator;
 mod group_answers;
 pub mod heartbeat;
+pub mod incremental_alter_configs;
+pub mod init_producer_id;
 pub mod join_group;
 mod leader_hint;
 pub mod leave_group;
+pub mod list_config_resources;
 pub mod list_groups;
 pub mod list_offsets;
+pub mod metadata;
 pub mod offset_commit;
 pub mod offset_delete;
 pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod sync_group;
+mod topic_view;
 
 use std::future::Future;
 use std::pin::Pin;

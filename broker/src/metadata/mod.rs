@@ -4,6 +4,7 @@
 //! to, and the controller turns a command into the records that carry it out, or a refusal. Only
 //! `service` does I/O: it writes to the log's Raft group and reads back what has been committed.
 
+pub mod config_rules;
 pub mod controller;
 pub mod features;
 pub mod image;
@@ -14,6 +15,7 @@ pub mod refusal;
 pub mod replay;
 pub mod service;
 pub mod topic_name;
+pub mod topics;
 
 #[cfg(test)]
 mod test_support;

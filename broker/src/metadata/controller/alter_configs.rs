@@ -13,8 +13,9 @@ pub trait ConfigRules {
     /// The default of a key that is a list; `None` if it is no list.
     fn list_default(&self, kind: ResourceKind, key: &str) -> Option<String>;
 
-    /// Checks the settings of a topic or of brokers as they would stand.
-    fn check(&self, resource: &ConfigResource, settings: &ConfigMap) -> Result<(), Refusal>;
+    /// Checks the settings of a topic or of brokers as they would stand, and gives them in the
+    /// form in which they are kept.
+    fn check(&self, resource: &ConfigResource, settings: &ConfigMap) -> Result<ConfigMap, Refusal>;
 }
 
 /// What becomes of one key.
@@ -142,7 +143,7 @@ fn alter<C>(
             let current = image.config(&resource);
             let settings = wanted(current, &resource, &change.changes)?;
             check_resource(&resource)?;
-            rules.check(&resource, &settings)?;
+            let settings = rules.check(&resource, &settings)?;
             if resource.kind == ResourceKind::Topic && image.topic(&resource.name).is_none() {
                 return Err(Refusal::UnknownTopicNamed(resource.name));
             }
@@ -167,7 +168,10 @@ fn alterable(kind: i8, name: &str) -> Result<ConfigResource, Refusal> {
         Some(ResourceKind::Group) => Err(Refusal::Unsupported(
             "Settings of single groups are not supported by this version.",
         )),
-        Some(ResourceKind::BrokerLogger) | None => Err(Refusal::UnknownResourceType(kind)),
+        Some(ResourceKind::BrokerLogger) => Err(Refusal::Unsupported(
+            "Log levels are set at the start of the broker and cannot be changed while it runs.",
+        )),
+        None => Err(Refusal::UnknownResourceType(kind)),
     }
 }
 
@@ -298,13 +302,17 @@ mod tests {
             (key == "cleanup.policy").then(|| "delete".to_owned())
         }
 
-        fn check(&self, resource: &ConfigResource, settings: &ConfigMap) -> Result<(), Refusal> {
+        fn check(
+            &self,
+            resource: &ConfigResource,
+            settings: &ConfigMap,
+        ) -> Result<ConfigMap, Refusal> {
             let known = ["cleanup.policy", "retention.ms", "segment.ms"];
             match settings.keys().find(|key| !known.contains(&key.as_str())) {
                 Some(key) if resource.kind == ResourceKind::Topic => Err(Refusal::InvalidConfig(
                     format!("Unknown topic config name: {key}"),
                 )),
-                _ => Ok(()),
+                _ => Ok(settings.clone()),
             }
         }
     }

@@ -26,7 +26,9 @@ pub struct MorePartitions {
 pub struct Grown {
     /// The topic.
     pub topic_id: TopicId,
-    /// Number of its partitions.
+    /// Number of its partitions before.
+    pub partitions_before: usize,
+    /// Number of its partitions now.
     pub partitions: usize,
 }
 
@@ -118,6 +120,7 @@ fn grow(
     records.extend(new_partitions(image, topic.id, first, replicas));
     Ok(Grown {
         topic_id: topic.id,
+        partitions_before: current,
         partitions: count,
     })
 }

@@ -32,8 +32,9 @@ pub struct CreationRules<'a> {
     pub default_partitions: i32,
     /// `default.replication.factor`.
     pub default_replication_factor: i16,
-    /// Says what is wrong with the settings of a topic.
-    pub check_configs: &'a dyn Fn(&ConfigMap) -> Result<(), String>,
+    /// Checks the settings of a topic and gives them in the form in which they are kept, or says
+    /// what is wrong with them.
+    pub check_configs: &'a dyn Fn(&ConfigMap) -> Result<ConfigMap, String>,
 }
 
 /// A topic that is created.
@@ -162,7 +163,7 @@ fn create_topic(
         });
     }
     let configs = own_configs(topic)?;
-    (rules.check_configs)(&configs).map_err(Refusal::InvalidConfig)?;
+    let configs = (rules.check_configs)(&configs).map_err(Refusal::InvalidConfig)?;
     let replicas = replicas(image, topic, rules)?;
     let topic_id = next_topic_id();
     let created = CreatedTopic {
@@ -332,10 +333,10 @@ mod tests {
         }
     }
 
-    fn known_config(configs: &ConfigMap) -> Result<(), String> {
+    fn known_config(configs: &ConfigMap) -> Result<ConfigMap, String> {
         match configs.keys().find(|key| *key != "retention.ms") {
             Some(key) => Err(format!("Unknown topic config name: {key}")),
-            None => Ok(()),
+            None => Ok(configs.clone()),
         }
     }
 

@@ -1,0 +1,277 @@
+//! DescribeConfigs (KIP-226): settings with their values, and where each value comes from.
+
+use std::collections::HashSet;
+
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::message;
+use odradek_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use odradek_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use odradek_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse, StrBytes};
+use tracing::level_filters::LevelFilter;
+
+use super::Reply;
+use crate::config::ConfigSource;
+use crate::config::describe::ConfigEntry;
+use crate::context::{BrokerContext, RequestContext};
+use crate::metadata::image::{ConfigResource, MetadataImage, ResourceKind};
+use crate::metadata::topic_name;
+
+/// Source of a log level, as the wire numbers it.
+const SOURCE_BROKER_LOGGER: i8 = 6;
+
+/// Why a resource is not described.
+struct Undescribed {
+    code: ErrorCode,
+    message: String,
+}
+
+impl Undescribed {
+    fn invalid(message: impl Into<String>) -> Self {
+        Self {
+            code: ErrorCode::InvalidRequest,
+            message: message.into(),
+        }
+    }
+}
+
+/// Answers DescribeConfigs.
+pub async fn handle(
+    context: RequestContext,
+    request: DescribeConfigsRequest,
+) -> Reply<DescribeConfigsResponse> {
+    let describer = Describer {
+        broker: &context.broker,
+        image: &context.broker.metadata.image(),
+        with_synonyms: request.include_synonyms,
+        with_docs: request.include_documentation,
+    };
+    let results = request
+        .resources
+        .into_iter()
+        .map(|resource| describer.describe(resource))
+        .collect();
+    Reply::Now(message!(DescribeConfigsResponse { results }))
+}
+
+struct Describer<'a> {
+    broker: &'a BrokerContext,
+    image: &'a MetadataImage,
+    with_synonyms: bool,
+    with_docs: bool,
+}
+
+impl Describer<'_> {
+    fn describe(&self, resource: DescribeConfigsResource) -> DescribeConfigsResult {
+        let (code, message, configs) = match self.configs(&resource) {
+            Ok(configs) => (ErrorCode::None, String::new(), configs),
+            Err(error) => (error.code, error.message, Vec::new()),
+        };
+        message!(DescribeConfigsResult {
+            error_code: code.code(),
+            error_message: Some(StrBytes::from(message)),
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name,
+            configs: chosen(configs, resource.configuration_keys.as_deref()),
+        })
+    }
+
+    fn configs(
+        &self,
+        resource: &DescribeConfigsResource,
+    ) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {
+        let name = resource.resource_name.as_str();
+        match ResourceKind::from_code(resource.resource_type) {
+            Some(ResourceKind::Topic) => self.topic(name),
+            Some(ResourceKind::Broker) => self.broker(name),
+            Some(ResourceKind::BrokerLogger) => self.broker_logger(name),
+            Some(ResourceKind::ClientMetrics) if name.is_empty() => Err(Undescribed::invalid(
+                "Client metrics subscription name must not be empty",
+            )),
+            Some(ResourceKind::ClientMetrics) => Err(Undescribed::invalid(
+                "Client metrics subscriptions are not supported by this version.",
+            )),
+            Some(ResourceKind::Group) if name.is_empty() => {
+                Err(Undescribed::invalid("Group name must not be empty"))
+            }
+            Some(ResourceKind::Group) => Err(Undescribed::invalid(
+                "Settings of single groups are not supported by this version.",
+            )),
+            None => Err(Undescribed::invalid(format!(
+                "Unsupported resource type: {}",
+                resource.resource_type
+            ))),
+        }
+    }
+
+    fn topic(&self, name: &str) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {
+        topic_name::validate(name).map_err(|error| Undescribed {
+            code: ErrorCode::InvalidTopicException,
+            message: error.to_string(),
+        })?;
+        if self.image.topic(name).is_none() {
+            return Err(Undescribed {
+                code: ErrorCode::UnknownTopicOrPartition,
+                message: String::new(),
+            });
+        }
+        let own = self.image.config(&ConfigResource::topic(name));
+        let entries = self.broker.config.describe_topic(own);
+        Ok(entries.into_iter().map(|entry| self.entry(entry)).collect())
+    }
+
+    fn broker(&self, name: &str) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {
+        let entries = self.broker.config.describe_broker();
+        if name.is_empty() {
+            // What has been set for all brokers, and nothing that counts for one alone.
+            return Ok(entries
+                .into_iter()
+                .filter_map(for_all_brokers)
+                .map(|entry| self.entry(entry))
+                .collect());
+        }
+        self.require_own_id(name, " or empty string, ")?;
+        Ok(entries.into_iter().map(|entry| self.entry(entry)).collect())
+    }
+
+    fn broker_logger(&self, name: &str) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {
+        if name.is_empty() {
+            return Err(Undescribed::invalid("Broker id must not be empty"));
+        }
+        self.require_own_id(name, " ")?;
+        Ok(vec![message!(DescribeConfigsResourceResult {
+            name: StrBytes::from("root"),
+            value: Some(StrBytes::from(level_name(LevelFilter::current()))),
+            read_only: true,
+            config_source: SOURCE_BROKER_LOGGER,
+        })])
+    }
+
+    fn require_own_id(&self, name: &str, after_id: &str) -> Result<(), Undescribed> {
+        let own = self.broker.identity.node_id;
+        let id: i32 = name.parse().map_err(|_| {
+            Undescribed::invalid(format!("Broker id must be an integer, but it is: {name}"))
+        })?;
+        if id == own.get() {
+            return Ok(());
+        }
+        Err(Undescribed::invalid(format!(
+            "Unexpected broker id, expected {own}{after_id}but received {name}"
+        )))
+    }
+
+    fn entry(&self, entry: ConfigEntry) -> DescribeConfigsResourceResult {
+        let synonyms = if self.with_synonyms {
+            entry
+                .synonyms
+                .into_iter()
+                .map(|synonym| {
+                    message!(DescribeConfigsSynonym {
+                        name: StrBytes::from(synonym.name),
+                        value: synonym.value.map(StrBytes::from),
+                        source: synonym.source.code(),
+                    })
+                })
+                .collect()
+        } else {
+            Vec::new()
+        };
+        message!(DescribeConfigsResourceResult {
+            name: StrBytes::from(entry.name),
+            value: entry.value.map(StrBytes::from),
+            read_only: entry.read_only,
+            config_source: entry.source.code(),
+            is_sensitive: entry.sensitive,
+            synonyms,
+            config_type: entry.kind.code(),
+            documentation: self.with_docs.then(|| StrBytes::from(entry.doc)),
+        })
+    }
+}
+
+/// The entry as all brokers have it, if it is set for all of them.
+fn for_all_brokers(mut entry: ConfigEntry) -> Option<ConfigEntry> {
+    let source = ConfigSource::DynamicDefaultBroker;
+    entry.synonyms.retain(|synonym| synonym.source == source);
+    let value = entry.synonyms.first()?.value.clone();
+    entry.value = value;
+    entry.source = source;
+    Some(entry)
+}
+
+/// Those that the request names, or all.
+fn chosen(
+    configs: Vec<DescribeConfigsResourceResult>,
+    keys: Option<&[StrBytes]>,
+) -> Vec<DescribeConfigsResourceResult> {
+    match keys {
+        None | Some([]) => configs,
+        Some(keys) => {
+            let keys: HashSet<&StrBytes> = keys.iter().collect();
+            configs
+                .into_iter()
+                .filter(|config| keys.contains(&config.name))
+                .collect()
+        }
+    }
+}
+
+/// Kafka's name of a level.
+fn level_name(level: LevelFilter) -> &'static str {
+    match level {
+        LevelFilter::OFF => "OFF",
+        LevelFilter::ERROR => "ERROR",
+        LevelFilter::WARN => "WARN",
+        LevelFilter::INFO => "INFO",
+        LevelFilter::DEBUG => "DEBUG",
+        LevelFilter::TRACE => "TRACE",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigStore;
+
+    fn settings(key: &str, value: &str) -> crate::config::Settings {
+        [(key.to_owned(), value.to_owned())].into()
+    }
+
+    #[test]
+    fn the_default_of_all_brokers_shows_what_was_set_for_all_of_them_only() {
+        let store = ConfigStore::defaults();
+        store
+            .set_dynamic(
+                settings("log.retention.ms", "70000"),
+                settings("log.segment.bytes", "2000000"),
+            )
+            .expect("they are right");
+        let shown: Vec<_> = store
+            .describe_broker()
+            .into_iter()
+            .filter_map(for_all_brokers)
+            .collect();
+        let [entry] = &shown[..] else {
+            panic!("one entry, not {shown:?}");
+        };
+        assert_eq!(entry.name, "log.retention.ms");
+        assert_eq!(entry.value.as_deref(), Some("70000"));
+        assert_eq!(entry.source, ConfigSource::DynamicDefaultBroker);
+        assert_eq!(entry.synonyms.len(), 1);
+    }
+
+    #[test]
+    fn without_keys_all_settings_are_shown_and_unknown_keys_show_none() {
+        let config = |name: &str| {
+            message!(DescribeConfigsResourceResult {
+                name: StrBytes::from(name),
+            })
+        };
+        let configs = vec![config("a"), config("b")];
+        assert_eq!(chosen(configs.clone(), None).len(), 2);
+        assert_eq!(chosen(configs.clone(), Some(&[])).len(), 2);
+        let keys = [StrBytes::from("b"), StrBytes::from("nope")];
+        assert_eq!(chosen(configs, Some(&keys)), [config("b")]);
+    }
+}

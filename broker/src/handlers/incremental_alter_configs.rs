@@ -1,0 +1,71 @@
+//! IncrementalAlterConfigs (KIP-339): single settings are set, deleted, appended to or subtracted
+//! from; the others stay.
+
+use odradek_protocol::message;
+use odradek_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
+use odradek_protocol::messages::{
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, StrBytes,
+};
+
+use super::Reply;
+use super::admin_answers::Verdict;
+use crate::context::RequestContext;
+use crate::metadata::controller::alter_configs::{
+    KeyChange, ResourceChange, incremental_alter_configs,
+};
+use crate::metadata::topics;
+
+/// Answers IncrementalAlterConfigs.
+pub async fn handle(
+    context: RequestContext,
+    request: IncrementalAlterConfigsRequest,
+) -> Reply<IncrementalAlterConfigsResponse> {
+    let broker = &context.broker;
+    let named: Vec<(i8, StrBytes)> = request
+        .resources
+        .iter()
+        .map(|resource| (resource.resource_type, resource.resource_name.clone()))
+        .collect();
+    let changes: Vec<_> = request
+        .resources
+        .into_iter()
+        .map(|resource| ResourceChange {
+            kind: resource.resource_type,
+            name: resource.resource_name.into_string(),
+            changes: resource
+                .configs
+                .into_iter()
+                .map(|config| KeyChange {
+                    key: config.name.into_string(),
+                    operation: config.config_operation,
+                    value: config.value.map(StrBytes::into_string),
+                })
+                .collect(),
+        })
+        .collect();
+    let (rules, validate_only) = (topics::rules(broker), request.validate_only);
+    let altered = broker.metadata.run(move |image| {
+        let (records, outcomes) = incremental_alter_configs(image, &changes, &rules);
+        (topics::unless(validate_only, records), outcomes)
+    });
+    let verdicts: Vec<Verdict> = match altered.await {
+        Ok(done) => {
+            broker.partitions.wait_until_reconciled(done.offset).await;
+            done.value.iter().map(Verdict::of_result).collect()
+        }
+        Err(error) => vec![Verdict::from(&error); named.len()],
+    };
+    let responses = named
+        .into_iter()
+        .zip(verdicts)
+        .map(|((resource_type, resource_name), verdict)| {
+            message!(AlterConfigsResourceResponse {
+                error_code: verdict.code,
+                error_message: verdict.message,
+                resource_type,
+                resource_name,
+            })
+        })
+        .collect();
+    Reply::Now(message!(IncrementalAlterConfigsResponse { responses }))
+}

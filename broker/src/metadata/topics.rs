@@ -1,0 +1,115 @@
+//! Making topics with this broker's settings, and waiting for their partitions.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{Offset, TopicId};
+
+use super::config_rules::TableRules;
+use super::controller::create_topics::{
+    CreationRules, NewTopic, TopicOutcome, create_topics as decide,
+};
+use super::image::MetadataImage;
+use super::records::MetadataRecord;
+use super::service::{Done, MetadataError};
+use crate::context::BrokerContext;
+
+/// The rules for changes of configuration as this broker's settings stand.
+pub fn rules(broker: &BrokerContext) -> TableRules {
+    let defaults = broker.config.load().topic_defaults.clone();
+    TableRules::new(broker.identity.node_id, broker.config.layers(), defaults)
+}
+
+/// Makes topics, or with `validate_only` says what would come of it.
+pub async fn create(
+    broker: &BrokerContext,
+    topics: Vec<NewTopic>,
+    validate_only: bool,
+) -> Result<Done<Vec<TopicOutcome>>, MetadataError> {
+    let config = broker.config.load();
+    let rules = rules(broker);
+    broker
+        .metadata
+        .run(move |image: &MetadataImage| {
+            let rules = CreationRules {
+                default_partitions: config.num_partitions,
+                default_replication_factor: config.default_replication_factor,
+                check_configs: &|settings| rules.check_topic(settings),
+            };
+            let (records, outcomes) = decide(image, &topics, &rules, random_topic_id);
+            (unless(validate_only, records), outcomes)
+        })
+        .await
+}
+
+/// The records, or none of them if the request only asks what would be.
+pub fn unless(validate_only: bool, records: Vec<MetadataRecord>) -> Vec<MetadataRecord> {
+    if validate_only { Vec::new() } else { records }
+}
+
+/// An id that no topic has had, by its 122 random bits. Kafka keeps the first ids for itself, and
+/// none may look like an option when it is printed for a command line.
+pub fn random_topic_id() -> TopicId {
+    loop {
+        let mut bytes: [u8; 16] = rand::random();
+        bytes[6] = (bytes[6] & 0x0f) | 0x40;
+        bytes[8] = (bytes[8] & 0x3f) | 0x80;
+        let id = TopicId::from_bytes(bytes);
+        if !id.to_string().starts_with('-') {
+            return id;
+        }
+    }
+}
+
+/// Waits until this broker has carried out the metadata below `offset` and leads all partitions
+/// of the topic that it holds from `first` on. `None` waits for nothing.
+pub async fn wait_until_led(
+    broker: &BrokerContext,
+    offset: Offset,
+    topic: TopicId,
+    first: usize,
+    deadline: Option<Instant>,
+) -> Result<(), ErrorCode> {
+    let Some(deadline) = deadline else {
+        return Ok(());
+    };
+    let led = async {
+        broker.partitions.wait_until_reconciled(offset).await;
+        let Some(topic) = broker.metadata.image().topic_by_id(topic).map(Arc::clone) else {
+            // Deleted meanwhile; there is nothing to wait for.
+            return Ok(());
+        };
+        let node = broker.identity.node_id;
+        for (index, state) in topic.indexed().skip(first) {
+            if !state.replicas.contains(&node) {
+                continue;
+            }
+            let partition = broker
+                .partitions
+                .get(topic.id, index)
+                .ok_or(ErrorCode::KafkaStorageError)?;
+            let ready = partition.group().wait_until_ready().await;
+            ready.map_err(|_| ErrorCode::KafkaStorageError)?;
+        }
+        Ok(())
+    };
+    tokio::time::timeout_at(deadline.into(), led)
+        .await
+        .unwrap_or(Err(ErrorCode::RequestTimedOut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topic_ids_are_random_uuids_that_no_command_line_takes_for_an_option() {
+        for _ in 0..1_000 {
+            let id = random_topic_id();
+            assert_eq!(id.to_bytes()[6] >> 4, 4);
+            assert!(!id.to_string().starts_with('-'));
+        }
+        assert_ne!(random_topic_id(), random_topic_id());
+    }
+}
