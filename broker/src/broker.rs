@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::TopicId;
@@ -35,6 +36,9 @@ use crate::server::{
 
 /// Kafka's number of the security protocol PLAINTEXT.
 const PLAINTEXT: i16 = 0;
+
+/// How long a client may stall inside a request while others wait for the memory that it holds.
+const STALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -220,6 +224,7 @@ fn server_options(config: &BrokerConfig) -> ServerOptions {
         request_max_bytes: config.request_max_bytes,
         max_idle: config.connections_max_idle,
         max_in_flight: config.max_in_flight_requests,
+        stall_limit: STALL_LIMIT,
         stop_timeout: config.shutdown_timeout,
     }
 }

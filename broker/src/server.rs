@@ -79,6 +79,8 @@ pub struct ServerOptions {
     pub max_idle: Option<Duration>,
     /// Most requests of one connection whose replies have not left.
     pub max_in_flight: usize,
+    /// How long a peer may stall inside a frame while others wait for the memory that it holds.
+    pub stall_limit: Duration,
     /// How long a stop waits for requests in progress.
     pub stop_timeout: Duration,
 }
@@ -260,6 +262,7 @@ impl Server {
                 options.request_max_bytes,
             ),
             max_in_flight: options.max_in_flight.max(1),
+            stall_limit: options.stall_limit,
             stopping,
         };
         let mut accepting = JoinSet::new();

@@ -71,8 +71,6 @@ pub struct BrokerConfig {
     pub retention_check_interval: Duration,
     /// `odradek.disk.reserve.bytes`.
     pub disk_reserve_bytes: u64,
-    /// `num.recovery.threads.per.data.dir`.
-    pub recovery_threads: usize,
     /// `producer.id.expiration.ms`.
     pub producer_id_expiration: Duration,
     /// `producer.id.expiration.check.interval.ms`.
@@ -146,7 +144,6 @@ impl BrokerConfig {
             topic_defaults: TopicDefaults::from_layers(layers)?,
             retention_check_interval: millis(layers, "log.retention.check.interval.ms")?,
             disk_reserve_bytes: layers.required("odradek.disk.reserve.bytes")?,
-            recovery_threads: layers.required("num.recovery.threads.per.data.dir")?,
             producer_id_expiration: millis(layers, "producer.id.expiration.ms")?,
             producer_id_expiration_check_interval: millis(
                 layers,

@@ -446,12 +446,6 @@ static LOGS: &[KeySpec] = &[
         .allowed(super::key::Allowed::BetweenDouble(0.0, 1.0))
         .update(ClusterWide)
         .doc("Default of `min.cleanable.dirty.ratio`."),
-    KeySpec::new("num.recovery.threads.per.data.dir", Int)
-        .default("2")
-        .at_least(1)
-        .update(ClusterWide)
-        .importance(High)
-        .doc("Logs that are opened, and recovered, at the same time at a start."),
 ];
 
 static PRODUCERS: &[KeySpec] = &[

@@ -184,6 +184,7 @@ pub static FOREIGN: &[(&str, ConfigKind)] = &[
     ("metrics.sample.window.ms", Long),
     ("num.io.threads", Int),
     ("num.network.threads", Int),
+    ("num.recovery.threads.per.data.dir", Int),
     ("num.replica.alter.log.dirs.threads", Int),
     ("num.replica.fetchers", Int),
     ("offsets.load.buffer.size", Int),

@@ -72,7 +72,7 @@ pub enum LoadError {
         /// Where it stands.
         origin: Origin,
         /// What is wrong.
-        cause: InvalidValue,
+        cause: Box<InvalidValue>,
     },
     /// Kafka has the key, and a broker that ignored it would be dangerous.
     #[error("{origin}: {key} cannot be used: {reason}")]
@@ -139,7 +139,7 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
         if let Some(spec) = broker_keys::find(&key) {
             let value = spec.normalize(&value).map_err(|cause| LoadError::Invalid {
                 origin: origin.clone(),
-                cause,
+                cause: Box::new(cause),
             })?;
             statics.insert(key.clone(), value);
             origins.insert(key, origin);
@@ -160,7 +160,7 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
     };
     let config = BrokerConfig::from_layers(&layers).map_err(|cause| LoadError::Invalid {
         origin: origins.remove(&cause.key).unwrap_or(Origin::Default),
-        cause,
+        cause: Box::new(cause),
     })?;
     Ok(Loaded {
         statics: layers.statics,
@@ -203,10 +203,10 @@ fn check_foreign(
     let spec = KeySpec::new("", kind);
     spec.normalize(value).map_err(|cause| LoadError::Invalid {
         origin: origin.clone(),
-        cause: InvalidValue {
+        cause: Box::new(InvalidValue {
             key: key.to_owned(),
             ..cause
-        },
+        }),
     })?;
     let harmless = value.trim().is_empty() || value.trim().eq_ignore_ascii_case("false");
     match foreign_keys::REFUSED.iter().find(|(name, _)| *name == key) {

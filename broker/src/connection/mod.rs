@@ -17,6 +17,7 @@ mod tests;
 mod writer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use odradek_protocol::error::ProtocolError;
 use odradek_protocol::frame::FrameLimits;
@@ -40,6 +41,8 @@ pub(crate) struct ConnectionShared {
     pub(crate) limits: FrameLimits,
     /// Most requests of one connection whose replies have not left.
     pub(crate) max_in_flight: usize,
+    /// How long a peer may stall inside a frame while others wait for memory.
+    pub(crate) stall_limit: Duration,
     /// Turns true when the broker stops.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -127,7 +130,7 @@ async fn read_requests(
     slots: mpsc::Sender<Slot>,
 ) -> ConnectionEnd {
     let mut stopping = shared.stopping.clone();
-    let mut frames = FrameReader::new(stream, shared.limits, &shared.budget);
+    let mut frames = FrameReader::new(stream, shared.limits, &shared.budget, shared.stall_limit);
     loop {
         let next = async {
             // A place in the order of replies first: without one the frame is not even read.

@@ -16,9 +16,6 @@ use crate::memory::{MemoryBudget, Reservation};
 
 /// Bytes asked of the socket while nothing is known of the next frame.
 const INBOX_BYTES: usize = 4 * 1024;
-/// A peer that starts a frame and then sends nothing for this long is cut off if another
-/// connection waits for the memory that it holds.
-const STALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why no further frame comes.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +52,9 @@ pub(super) struct FrameReader<'a> {
     stream: &'a TcpStream,
     decoder: FrameDecoder,
     budget: &'a MemoryBudget,
+    /// A peer that starts a frame and then sends nothing for this long is cut off if another
+    /// connection waits for the memory that it holds.
+    stall_limit: Duration,
     inbox: BytesMut,
 }
 
@@ -63,6 +63,7 @@ impl<'a> FrameReader<'a> {
         stream: &'a TcpStream,
         limits: FrameLimits,
         budget: &'a MemoryBudget,
+        stall_limit: Duration,
     ) -> Self {
         let mut decoder = FrameDecoder::new(limits);
         // A plaintext listener asks nobody who they are.
@@ -71,6 +72,7 @@ impl<'a> FrameReader<'a> {
             stream,
             decoder,
             budget,
+            stall_limit,
             inbox: BytesMut::new(),
         }
     }
@@ -153,7 +155,7 @@ impl<'a> FrameReader<'a> {
 
     async fn readable_or_stalled(&self) -> Result<(), ReadEnd> {
         loop {
-            match tokio::time::timeout(STALL_LIMIT, self.stream.readable()).await {
+            match tokio::time::timeout(self.stall_limit, self.stream.readable()).await {
                 Ok(ready) => return Ok(ready?),
                 Err(_) if self.budget.is_contended() => return Err(ReadEnd::Stalled),
                 Err(_) => {}

@@ -111,6 +111,7 @@ fn options() -> ServerOptions {
         request_max_bytes: 4 << 20,
         max_idle: None,
         max_in_flight: 8,
+        stall_limit: Duration::from_secs(60),
         stop_timeout: Duration::from_secs(5),
     }
 }
@@ -418,6 +419,34 @@ async fn half_frames_of_killed_clients_leave_no_memory_and_no_connection() {
             fixture.budget.request_bytes_in_use() == 0 && fixture.connections.open() == 0
         })
         .await;
+}
+
+#[tokio::test]
+async fn who_stalls_inside_a_frame_keeps_its_memory_only_until_others_need_it() {
+    let options = ServerOptions {
+        stall_limit: Duration::from_millis(50),
+        ..options()
+    };
+    let budget = MemoryBudget::new(4 << 20, 4 << 20);
+    let fixture = start_with(options, limits(100, 100), budget).await;
+    let mut stalling = fixture.connect().await;
+    let large = frame(1, &vec![0; 3 << 20]);
+    stalling.write_all(&large[..100_000]).await.expect("sent");
+    fixture
+        .until("its memory is reserved", |fixture| {
+            fixture.budget.request_bytes_in_use() > 0
+        })
+        .await;
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(fixture.connections.open(), 1, "nobody needed its memory");
+
+    let mut sending = fixture.connect().await;
+    sending
+        .write_all(&frame(2, &vec![0; 2 << 20]))
+        .await
+        .expect("sent");
+    assert_eq!(read_reply(&mut sending).await, Some((2, 4)));
+    assert_eq!(read_reply(&mut stalling).await, None);
 }
 
 #[tokio::test]

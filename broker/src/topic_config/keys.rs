@@ -89,14 +89,16 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .allowed(Checked(gzip_level, "an integer from 1 to 9, or -1"))
             .doc("Level when `compression.type` is `gzip`."),
     )
-    .synonym("compression.gzip.level"),
+    .synonym("compression.gzip.level")
+    .kept_only(),
     TopicKey::new(
         KeySpec::new("compression.lz4.level", Int)
             .default("9")
             .allowed(Between(1, 17))
             .doc("Level when `compression.type` is `lz4`."),
     )
-    .synonym("compression.lz4.level"),
+    .synonym("compression.lz4.level")
+    .kept_only(),
     TopicKey::new(
         KeySpec::new("compression.type", Text)
             .default("producer")
@@ -110,7 +112,8 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .allowed(Between(-131_072, 22))
             .doc("Level when `compression.type` is `zstd`."),
     )
-    .synonym("compression.zstd.level"),
+    .synonym("compression.zstd.level")
+    .kept_only(),
     TopicKey::new(
         KeySpec::new("delete.retention.ms", Long)
             .default("86400000")
