@@ -32,7 +32,7 @@ impl From<&GroupsConfig> for CoordinatorConfig {
             group_min_session_timeout_ms: int_ms(config.min_session_timeout),
             group_max_session_timeout_ms: int_ms(config.max_session_timeout),
             group_initial_rebalance_delay_ms: int_ms(config.initial_rebalance_delay),
-            group_max_size: usize::try_from(config.max_size).unwrap_or(usize::MAX),
+            group_max_size: config.max_size,
             offset_metadata_max_bytes: config.offset_metadata_max_bytes,
             offsets_retention_ms: long_ms(config.offsets_retention),
             offsets_retention_check_interval_ms: long_ms(config.offsets_retention_check_interval),

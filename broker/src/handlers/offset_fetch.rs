@@ -97,19 +97,22 @@ async fn fetch(
 ) -> OffsetFetchResponseGroup {
     let mut answer = OffsetFetchResponseGroup::default();
     answer.group_id = asked.group_id.clone();
-    let names = asked.topics.as_ref().map(|topics| {
-        let names = topics.iter().map(|topic| resolve(image, version, topic));
-        names.collect::<Vec<_>>()
-    });
+    let resolve = |topic| resolve(image, version, topic);
+    let wanted: Option<Vec<_>> = match &asked.topics {
+        Some(topics) => Some(topics.iter().map(resolve).collect()),
+        None => None,
+    };
     let request = FetchRequest {
         group: GroupId::new(&asked.group_id),
-        topics: asked.topics.as_ref().zip(names.as_ref()).map(wanted_topics),
+        topics: wanted
+            .as_ref()
+            .map(|wanted| wanted.iter().flatten().cloned().collect()),
     };
     let fetched = match groups.fetch(request).await {
         Ok(fetched) => fetched,
         Err(error) => return refuse(answer, version, asked, error),
     };
-    let Some((topics, names)) = asked.topics.as_ref().zip(names) else {
+    let Some((topics, wanted)) = asked.topics.as_ref().zip(wanted) else {
         let topics = fetched
             .into_iter()
             .filter_map(|topic| committed_topic(image, version, topic));
@@ -117,8 +120,8 @@ async fn fetch(
         return answer;
     };
     let mut fetched = fetched.into_iter();
-    for (topic, name) in topics.iter().zip(names) {
-        let found = name.and_then(|_| fetched.next());
+    for (topic, wanted) in topics.iter().zip(wanted) {
+        let found = wanted.and_then(|_| fetched.next());
         answer.topics.push(match found {
             Some(found) => answer_topic(topic, found),
             None => missing_topic(topic, ErrorCode::UnknownTopicId),
@@ -127,40 +130,27 @@ async fn fetch(
     answer
 }
 
-/// The name and the id of a topic asked for; `None` if its id is unknown. A name need not exist;
-/// if it does, its id keeps apart what was committed for an earlier topic of that name.
+/// A topic asked for by name and id; `None` if its id is unknown. A name need not exist; if it
+/// does, its id keeps apart what was committed for an earlier topic of that name.
 fn resolve(
     image: &MetadataImage,
     version: i16,
     topic: &OffsetFetchRequestTopics,
-) -> Option<(TopicName, TopicId)> {
-    if version >= FIRST_WITH_TOPIC_IDS {
+) -> Option<FetchTopic> {
+    let (name, id) = if version >= FIRST_WITH_TOPIC_IDS {
         let known = image.topic_by_id(topic.topic_id.into())?;
-        Some((TopicName::new(&known.name), known.id))
+        (TopicName::new(&known.name), known.id)
     } else {
-        let id = image
-            .topic(&topic.name)
-            .map_or(TopicId::ZERO, |topic| topic.id);
-        Some((TopicName::new(&topic.name), id))
-    }
-}
-
-fn wanted_topics(
-    (topics, names): (
-        &Vec<OffsetFetchRequestTopics>,
-        &Vec<Option<(TopicName, TopicId)>>,
-    ),
-) -> Vec<FetchTopic> {
-    let wanted = topics.iter().zip(names).filter_map(|(topic, name)| {
-        let indexes = topic.partition_indexes.iter().copied();
-        let (name, id) = name.clone()?;
-        Some(FetchTopic {
-            topic: name,
-            topic_id: id,
-            partitions: indexes.map(PartitionIndex::new).collect(),
-        })
-    });
-    wanted.collect()
+        let known = image.topic(&topic.name);
+        let id = known.map_or(TopicId::ZERO, |known| known.id);
+        (TopicName::new(&topic.name), id)
+    };
+    let indexes = topic.partition_indexes.iter().copied();
+    Some(FetchTopic {
+        topic: name,
+        topic_id: id,
+        partitions: indexes.map(PartitionIndex::new).collect(),
+    })
 }
 
 fn refuse(
