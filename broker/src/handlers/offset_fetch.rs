@@ -98,10 +98,10 @@ async fn fetch(
     let mut answer = OffsetFetchResponseGroup::default();
     answer.group_id = asked.group_id.clone();
     let resolve = |topic| resolve(image, version, topic);
-    let wanted: Option<Vec<_>> = match &asked.topics {
-        Some(topics) => Some(topics.iter().map(resolve).collect()),
-        None => None,
-    };
+    let wanted: Option<Vec<_>> = asked
+        .topics
+        .as_ref()
+        .map(|topics| topics.iter().map(resolve).collect());
     let request = FetchRequest {
         group: GroupId::new(&asked.group_id),
         topics: wanted
