@@ -7,6 +7,7 @@
 //!
 //! Versions 0 to 2 are advertised and refused, for the sake of old clients: see `api`.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -127,8 +128,9 @@ async fn produce(
     partitions: &PartitionManager,
     this_node: ThisNode,
     version: i16,
-    request: ProduceRequest,
+    mut request: ProduceRequest,
 ) -> Reply<ProduceResponse> {
+    keep_last_of_each(&mut request);
     let Some(acks) = Acks::from_wire(request.acks) else {
         return Reply::Now(refuse_all(&request, ErrorCode::InvalidRequiredAcks));
     };
@@ -185,6 +187,29 @@ async fn produce(
             node_endpoints,
         })
     }))
+}
+
+/// Of a partition that is named twice the last batch counts, and there is one answer, as in Kafka.
+fn keep_last_of_each(request: &mut ProduceRequest) {
+    let partitions: usize = request
+        .topic_data
+        .iter()
+        .map(|topic| topic.partition_data.len())
+        .sum();
+    if partitions < 2 {
+        return;
+    }
+    let mut seen = HashSet::with_capacity(partitions);
+    for topic in request.topic_data.iter_mut().rev() {
+        let (name, id) = (topic.name.clone(), topic.topic_id);
+        let mut kept: Vec<_> = std::mem::take(&mut topic.partition_data)
+            .into_iter()
+            .rev()
+            .filter(|data| seen.insert((name.clone(), id, data.index)))
+            .collect();
+        kept.reverse();
+        topic.partition_data = kept;
+    }
 }
 
 fn topic_ref(topic: &TopicProduceData, version: i16) -> TopicRef {

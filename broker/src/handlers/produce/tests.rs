@@ -54,13 +54,14 @@ fn rows(response: &ProduceResponse) -> Vec<(i32, ErrorCode, i64)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_partition_of_a_request_is_answered_for_itself() {
-    let fixture = bench().await;
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 8).await;
     let batches = vec![
         (0, Some(batch(3))),
         (1, None),
-        (5, Some(batch(1))),
-        (1, Some(Bytes::from_static(b"garbage"))),
-        (1, Some(batch(2))),
+        (9, Some(batch(1))),
+        (7, Some(Bytes::from_static(b"garbage"))),
+        (6, Some(batch(2))),
     ];
     let response = answer(&fixture, 12, request(-1, batches)).await;
     assert_eq!(
@@ -68,13 +69,29 @@ async fn every_partition_of_a_request_is_answered_for_itself() {
         [
             (0, ErrorCode::None, 0),
             (1, ErrorCode::InvalidRecord, -1),
-            (5, ErrorCode::UnknownTopicOrPartition, -1),
-            (1, ErrorCode::InvalidRecord, -1),
-            (1, ErrorCode::None, 0),
+            (9, ErrorCode::UnknownTopicOrPartition, -1),
+            (7, ErrorCode::InvalidRecord, -1),
+            (6, ErrorCode::None, 0),
         ]
     );
     let row = &response.responses[0].partition_responses[0];
     assert_eq!((row.log_append_time_ms, row.log_start_offset), (-1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_partition_named_twice_the_last_batch_counts() {
+    let fixture = bench().await;
+    let batches = vec![
+        (0, Some(batch(3))),
+        (1, Some(batch(1))),
+        (0, Some(batch(2))),
+    ];
+    let response = answer(&fixture, 12, request(-1, batches)).await;
+    assert_eq!(
+        rows(&response),
+        [(1, ErrorCode::None, 0), (0, ErrorCode::None, 0)]
+    );
+    assert_eq!(fixture.partition("orders", 0).offsets().log_end.get(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
