@@ -143,6 +143,7 @@ fn refused(topics: &[MetadataRequestTopic]) -> MetadataResponse {
     message!(MetadataResponse {
         controller_id: -1,
         topics,
+        error_code: ErrorCode::InvalidRequest.code(),
     })
 }
 

@@ -51,3 +51,6 @@ pub enum Reply<M> {
     /// The connection must be closed without an answer.
     Close,
 }
+
+#[cfg(test)]
+mod admin_tests;
