@@ -233,3 +233,16 @@ impl<M: KafkaResponse + Send> Encode for M {
         response::encode_message(version, correlation_id, &self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_what_is_advertised_has_a_handler() {
+        for &key in ApiKey::ALL {
+            let advertised = api::served_range(key.key()).is_some();
+            assert_eq!(is_routed(key), advertised, "{}", key.name());
+        }
+    }
+}

@@ -17,6 +17,7 @@ use odradek_storage::LogDirHealth;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::data_metrics;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 
@@ -72,6 +73,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
         )?
         .install_recorder()?;
     metrics::describe();
+    data_metrics::describe();
     Ok(handle)
 }
 
