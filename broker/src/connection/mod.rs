@@ -22,6 +22,7 @@ use std::time::Duration;
 use odradek_protocol::error::ProtocolError;
 use odradek_protocol::frame::FrameLimits;
 use tokio::net::TcpStream;
+use tokio::net::tcp::ReadHalf;
 use tokio::sync::{mpsc, watch};
 
 use self::reader::{FrameReader, ReadEnd};
@@ -81,15 +82,16 @@ impl ConnectionEnd {
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(
-    stream: TcpStream,
+    mut stream: TcpStream,
     info: Arc<ConnectionInfo>,
     state: Arc<ConnectionState>,
     shared: ConnectionShared,
 ) -> ConnectionEnd {
     let (slots, queued) = mpsc::channel(shared.max_in_flight);
-    let reader = read_requests(&stream, info, &state, &shared, slots);
+    let (read_half, write_half) = stream.split();
+    let reader = read_requests(read_half, info, &state, &shared, slots);
     let writer = ReplyWriter {
-        stream: &stream,
+        stream: write_half.as_ref(),
         slots: queued,
         state: &state,
         budget: &shared.budget,
@@ -123,7 +125,7 @@ pub(crate) async fn serve(
 
 /// The reading half. It owns the queue's sender, so its end is what lets the writer end.
 async fn read_requests(
-    stream: &TcpStream,
+    stream: ReadHalf<'_>,
     info: Arc<ConnectionInfo>,
     state: &Arc<ConnectionState>,
     shared: &ConnectionShared,

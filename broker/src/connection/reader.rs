@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 use odradek_protocol::error::ProtocolError;
 use odradek_protocol::frame::{FrameDecoder, FrameEvent, FrameLimits, LENGTH_PREFIX_BYTES};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::tcp::ReadHalf;
 
 use crate::memory::{MemoryBudget, Reservation};
 
@@ -49,7 +50,7 @@ pub(super) struct Frame {
 /// The reading half of a connection.
 #[derive(Debug)]
 pub(super) struct FrameReader<'a> {
-    stream: &'a TcpStream,
+    stream: ReadHalf<'a>,
     decoder: FrameDecoder,
     budget: &'a MemoryBudget,
     /// A peer that starts a frame and then sends nothing for this long is cut off if another
@@ -60,7 +61,7 @@ pub(super) struct FrameReader<'a> {
 
 impl<'a> FrameReader<'a> {
     pub(super) fn new(
-        stream: &'a TcpStream,
+        stream: ReadHalf<'a>,
         limits: FrameLimits,
         budget: &'a MemoryBudget,
         stall_limit: Duration,
@@ -112,21 +113,11 @@ impl<'a> FrameReader<'a> {
 
     /// Reads what the socket has, up to an inbox; 0 at the end of the stream.
     async fn fill_inbox(&mut self) -> io::Result<usize> {
-        loop {
-            self.stream.readable().await?;
-            self.inbox.reserve(INBOX_BYTES);
-            match self
-                .stream
-                .try_read_buf(&mut (&mut self.inbox).limit(INBOX_BYTES))
-            {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.inbox.is_empty() {
-                        self.inbox = BytesMut::new();
-                    }
-                }
-                other => return other,
-            }
-        }
+        // The buffer is there only once there is something to put into it.
+        self.stream.readable().await?;
+        self.inbox.reserve(INBOX_BYTES);
+        let mut inbox = (&mut self.inbox).limit(INBOX_BYTES);
+        self.stream.read_buf(&mut inbox).await
     }
 
     async fn read_rest(
@@ -142,21 +133,25 @@ impl<'a> FrameReader<'a> {
             if let FrameEvent::Frame { bytes, .. } = self.decoder.decode(&mut frame)? {
                 return Ok(bytes);
             }
-            self.readable_or_stalled().await?;
             let missing = total - frame.len();
-            match self.stream.try_read_buf(&mut (&mut frame).limit(missing)) {
-                Ok(0) => return Err(ReadEnd::Truncated),
-                Ok(read) => progress(read),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
+            let read = self.read_or_stalled(&mut frame, missing).await?;
+            if read == 0 {
+                return Err(ReadEnd::Truncated);
             }
+            progress(read);
         }
     }
 
-    async fn readable_or_stalled(&self) -> Result<(), ReadEnd> {
+    async fn read_or_stalled(
+        &mut self,
+        frame: &mut BytesMut,
+        missing: usize,
+    ) -> Result<usize, ReadEnd> {
         loop {
-            match tokio::time::timeout(self.stall_limit, self.stream.readable()).await {
-                Ok(ready) => return Ok(ready?),
+            let mut frame = (&mut *frame).limit(missing);
+            let read = self.stream.read_buf(&mut frame);
+            match tokio::time::timeout(self.stall_limit, read).await {
+                Ok(read) => return Ok(read?),
                 Err(_) if self.budget.is_contended() => return Err(ReadEnd::Stalled),
                 Err(_) => {}
             }

@@ -18,6 +18,8 @@ use tokio::net::TcpStream;
 
 /// Most slices that one `sendmsg` takes.
 const GATHER_SLICES: usize = 64;
+/// A region up to this size is asked about once.
+const PAGE_BYTES: usize = 4 * 1024;
 /// Piece in which a region that is not in memory is read.
 const COLD_PIECE_BYTES: usize = 256 * 1024;
 /// Distance of the pages that are asked whether a region is in memory.
@@ -171,7 +173,7 @@ fn is_resident(file: &File, region: &FileRegion) -> bool {
     let inner = (0..region.len)
         .step_by(PROBE_STEP_BYTES)
         .all(|step| probe(region.position + step as u64));
-    inner && probe(last)
+    inner && (region.len <= PAGE_BYTES || probe(last))
 }
 
 async fn read_piece(region: FileRegion) -> io::Result<Bytes> {
