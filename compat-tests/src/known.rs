@@ -17,4 +17,9 @@ pub struct Known {
 }
 
 /// Every known difference.
-pub const KNOWN: &[Known] = &[];
+pub const KNOWN: &[Known] = &[Known {
+    case: "offsets_without_a_group_membership",
+    api: "OffsetCommit",
+    path: "topics",
+    reason: "Odradek answers in the order asked; Kafka puts topics and partitions that do not exist in front.",
+}];

@@ -36,7 +36,11 @@ pub async fn handle(
             let mut coordinator = Coordinator::default();
             coordinator.key = key;
             coordinator.error_code = found.as_ref().err().map_or(0, |error| error.code());
-            coordinator.error_message = Some(StrBytes::default());
+            // Kafka says something to what it does not understand only.
+            coordinator.error_message = Some(StrBytes::from(match &found {
+                Err(ErrorCode::InvalidRequest) => ErrorCode::InvalidRequest.message(),
+                Ok(_) | Err(_) => "",
+            }));
             let node = found.unwrap_or_else(|_| nobody());
             coordinator.node_id = node.id;
             coordinator.host = StrBytes::from(node.host);

@@ -90,7 +90,7 @@ fn response(version: i16, reply: JoinReply) -> JoinGroupResponse {
     // Null only from version 7 on.
     response.protocol_name = match reply.protocol {
         Some(protocol) => Some(StrBytes::from(protocol)),
-        None if version >= 7 && reply.error.is_none() => None,
+        None if version >= 7 => None,
         None => Some(StrBytes::default()),
     };
     response.leader = StrBytes::from(reply.leader.as_str());
@@ -144,7 +144,6 @@ fn java_address(address: IpAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::names::GenerationId;
 
     #[test]
     fn addresses_are_printed_as_java_prints_them() {
@@ -166,13 +165,7 @@ mod tests {
 
     #[test]
     fn a_missing_protocol_is_null_only_where_the_version_allows_it() {
-        let mut reply = JoinReply::refused(GroupError::UnknownMember, MemberId::new("m"));
-        assert_eq!(
-            response(6, reply.clone()).protocol_name,
-            Some(StrBytes::default())
-        );
-        reply.error = None;
-        reply.generation = GenerationId::new(3);
+        let reply = JoinReply::refused(GroupError::UnknownMember, MemberId::new("m"));
         assert_eq!(response(7, reply.clone()).protocol_name, None);
         assert_eq!(response(6, reply).protocol_name, Some(StrBytes::default()));
     }
