@@ -74,6 +74,22 @@ pub fn encode_batch(records: &[MetadataRecord], now: TimestampMs) -> Result<Byte
     Ok(batch.build())
 }
 
+/// Whether a batch that is to be appended could be read back and put on top of `image`: what is
+/// committed is there for ever, and a log that cannot be replayed is a broker that does not start.
+pub fn check_batch(
+    image: &MetadataImage,
+    header: &BatchHeader,
+    batch: &[u8],
+) -> Result<(), ReplayError> {
+    let records = records(header, batch)?;
+    let mut next = image.clone();
+    next.apply(&records, image.next_offset())
+        .map_err(|cause| ReplayError::Image {
+            offset: image.next_offset(),
+            cause,
+        })
+}
+
 /// Puts whole batches on top of `image`, which they follow without a gap. Batches of control
 /// records, with which Raft implementations mark their terms, change nothing.
 pub fn apply_batches(image: &mut MetadataImage, batches: &[u8]) -> Result<(), ReplayError> {
@@ -153,6 +169,27 @@ mod tests {
         apply_batches(&mut image, &log).expect("applies");
         assert_eq!(image.next_offset(), Offset::new(3));
         assert_eq!(image.topics().count(), 2);
+    }
+
+    #[test]
+    fn a_batch_that_could_not_be_replayed_is_found_before_it_is_appended() {
+        let mut image = MetadataImage::default();
+        let check = |image: &MetadataImage, record: MetadataRecord| {
+            let batch = encode_batch(&[record], TimestampMs::new(1)).expect("encodable");
+            let header = BatchHeader::parse(&batch).expect("sound");
+            check_batch(image, &header, &batch)
+        };
+        assert_eq!(check(&image, topic("a", 1)), Ok(()));
+        apply_batches(&mut image, &batch_at(0, &[topic("a", 1)])).expect("applies");
+        assert!(matches!(
+            check(&image, topic("a", 2)),
+            Err(ReplayError::Image { .. })
+        ));
+        let too_long = "x".repeat(2 << 20);
+        assert!(matches!(
+            check(&image, topic(&too_long, 2)),
+            Err(ReplayError::Record { .. })
+        ));
     }
 
     #[test]

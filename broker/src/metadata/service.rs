@@ -67,6 +67,9 @@ pub enum MetadataError {
     /// Our own batch is not sound.
     #[error("metadata batch: {0}")]
     Batch(#[from] BatchError),
+    /// The records could not be replayed, so they are not written.
+    #[error("the change is not recorded: {0}")]
+    NotReplayable(#[from] ReplayError),
     /// What has been committed cannot be read back; the service has stopped.
     #[error("the metadata log cannot be followed: {0}")]
     Unreadable(Arc<str>),
@@ -88,6 +91,8 @@ impl MetadataError {
                 }
                 ProposeError::Malformed => ErrorCode::UnknownServerError,
             },
+            // A value that is too long for a record, in practice.
+            Self::NotReplayable(_) => ErrorCode::InvalidRequest,
             Self::Encode(_) | Self::Batch(_) | Self::Unreadable(_) => ErrorCode::UnknownServerError,
         }
     }
@@ -361,7 +366,7 @@ async fn carry_out(
             finish(Ok(image.next_offset()));
             continue;
         }
-        let result = commit(&group, &published, &records, &*clock).await;
+        let result = commit(&group, &published, &image, &records, &*clock).await;
         if let Err(error) = &result {
             tracing::warn!(%error, "metadata could not be changed");
         }
@@ -372,11 +377,13 @@ async fn carry_out(
 async fn commit(
     group: &Group,
     published: &Published,
+    image: &MetadataImage,
     records: &[MetadataRecord],
     clock: &dyn Clock,
 ) -> Result<Offset, MetadataError> {
     let batch = replay::encode_batch(records, clock.wall())?;
     let header = BatchHeader::parse(&batch)?;
+    replay::check_batch(image, &header, &batch)?;
     let (committed, outcome) = oneshot::channel();
     group.propose(Proposal {
         batch,

@@ -108,6 +108,25 @@ async fn commands_at_the_same_time_see_one_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_could_not_be_replayed_are_never_written() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let node = start(dir.path()).await;
+    let too_long = "x".repeat(2 << 20);
+    for record in [
+        topic(&too_long, 1),
+        MetadataRecord::RemoveTopic(TopicId::ZERO),
+    ] {
+        let refused = node.service.run(move |_| (vec![record], ())).await;
+        let code = refused.expect_err("refused").code();
+        assert_eq!(code, ErrorCode::InvalidRequest);
+    }
+    assert_eq!(node.service.image().next_offset(), Offset::ZERO);
+    let done = node.service.run(|_| (vec![topic("a", 1)], ())).await;
+    assert_eq!(done.expect("carried out").offset, Offset::new(1));
+    node.raft.shutdown().await.expect("stops");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_disk_failed_commands_are_refused_and_the_image_stays() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let node = start(dir.path()).await;
