@@ -175,9 +175,10 @@ impl IndexBuilder {
     }
 }
 
-/// `offset − base`, which the segment has made sure fits.
+/// `offset − base`, which the segment has made sure fits; 0 for an offset below the base.
 pub(crate) fn relative(base: Offset, offset: Offset) -> u32 {
-    u32::try_from(offset.get().saturating_sub(base.get())).unwrap_or(u32::MAX)
+    let distance = offset.get().saturating_sub(base.get()).max(0);
+    u32::try_from(distance).unwrap_or(u32::MAX)
 }
 
 /// A segment's map from offset to position.

@@ -507,6 +507,11 @@ impl Log {
 
     fn close_inner(&mut self) -> Result<(), StorageError> {
         let active = self.active_segment();
+        let segments = self.shared.segments.load().len();
+        if segments == 1 && active.end().size == 0 && self.sealed_dirty.is_empty() {
+            // Nothing that anybody counts on; an empty log may as well be made anew.
+            return Ok(());
+        }
         self.seal_active(&active)?;
         self.take_snapshot_at_end()?;
         let (offset, target) = self.checkpoint_target();

@@ -73,61 +73,74 @@ impl LogReader {
         lower: Offset,
         upper: Offset,
     ) -> Result<Option<TimestampedOffset>, StorageError> {
-        let log_start = self.log_start().max(lower);
+        let lower = self.log_start().max(lower);
         let segments = self.shared().segments.load_full();
         let mut best: Option<TimestampedOffset> = None;
         for segment in segments.iter() {
             let end = segment.end();
-            let known = best.map_or(TimestampMs::NONE, |best| best.timestamp);
             if segment.base_offset >= upper {
                 break;
             }
             let largest = segment.max_timestamp()?;
-            if end.next_offset <= log_start || largest <= known {
+            if end.next_offset <= lower || !is_better(largest, best) {
                 continue;
             }
-            // If the whole segment counts, the batch with its largest timestamp is all that
-            // matters, and the time index leads to it.
-            let whole = segment.base_offset >= log_start && end.next_offset <= upper;
-            let wanted = if whole {
-                largest
-            } else {
-                TimestampMs::new(known.get() + 1)
-            };
-            let from = position_for(segment, wanted, log_start)?;
-            let mut scanner = segment.scan_headers(from, end.size)?;
-            while let Some((header, position)) = segment.checked(scanner.next_header())? {
-                let known = best.map_or(TimestampMs::NONE, |best| best.timestamp);
-                if header.base_offset >= upper {
-                    break;
-                }
-                if header.max_timestamp <= known
-                    || header.max_timestamp < wanted
-                    || header.last_offset() < log_start
-                {
-                    continue;
-                }
-                let partial = header.base_offset < log_start || header.last_offset() >= upper;
-                let found = if partial {
-                    self.largest_record(segment, &header, position, |offset| {
-                        offset >= log_start && offset < upper
-                    })?
-                } else {
-                    self.first_record(segment, &header, position, |_, ts| {
-                        ts >= header.max_timestamp
-                    })?
-                };
-                if let Some(found) = found
-                    && found.timestamp > known
-                {
-                    best = Some(found);
-                }
-                if whole && best.is_some_and(|best| best.timestamp >= largest) {
-                    break;
-                }
+            // The time index leads to the batch with the segment's largest timestamp. Only if that
+            // one is out of bounds do the others matter.
+            self.scan_for_largest(segment, largest, (lower, upper), &mut best)?;
+            let bounded = segment.base_offset < lower || end.next_offset > upper;
+            if bounded && is_better(largest, best) {
+                let wanted = best.map_or(TimestampMs::NONE, |best| best.timestamp);
+                let wanted = TimestampMs::new(wanted.get().saturating_add(1));
+                self.scan_for_largest(segment, wanted, (lower, upper), &mut best)?;
             }
         }
         Ok(best)
+    }
+
+    /// Raises `best` to the first record within the bounds that has the largest timestamp, if that
+    /// is `wanted` or later. Stops at the segment's largest.
+    fn scan_for_largest(
+        &self,
+        segment: &Segment,
+        wanted: TimestampMs,
+        (lower, upper): (Offset, Offset),
+        best: &mut Option<TimestampedOffset>,
+    ) -> Result<(), StorageError> {
+        let end = segment.end();
+        let from = position_for(segment, wanted, lower)?;
+        let mut scanner = segment.scan_headers(from, end.size)?;
+        while let Some((header, position)) = segment.checked(scanner.next_header())? {
+            if header.base_offset >= upper {
+                break;
+            }
+            if header.max_timestamp < wanted
+                || !is_better(header.max_timestamp, *best)
+                || header.last_offset() < lower
+            {
+                continue;
+            }
+            let partial = header.base_offset < lower || header.last_offset() >= upper;
+            let found = if partial {
+                self.largest_record(segment, &header, position, |offset| {
+                    offset >= lower && offset < upper
+                })?
+            } else {
+                self.first_record(segment, &header, position, |_, timestamp| {
+                    timestamp >= header.max_timestamp
+                })?
+            };
+            if let Some(found) = found
+                && found.timestamp >= wanted
+                && is_better(found.timestamp, *best)
+            {
+                *best = Some(found);
+            }
+            if !is_better(segment.max_timestamp()?, *best) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn first_record(
@@ -201,6 +214,12 @@ impl LogReader {
         })
         .map_err(|error| malformed(error.to_string()))
     }
+}
+
+/// Whether a record of this timestamp is better than the best so far. Without a timestamp it
+/// never is.
+fn is_better(timestamp: TimestampMs, best: Option<TimestampedOffset>) -> bool {
+    timestamp > best.map_or(TimestampMs::NONE, |best| best.timestamp)
 }
 
 /// Position from which a scan finds the first batch of a timestamp at or after `timestamp`, or the

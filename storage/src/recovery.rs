@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
 
@@ -40,6 +40,7 @@ use crate::reader::Shared;
 use crate::recovery_point::RecoveryPoint;
 use crate::scan::ScanError;
 use crate::segment::{Segment, SegmentEnd, SegmentFiles};
+use crate::sync_file::NewEntry;
 
 /// Index entries that are gathered before they are written.
 const INDEX_BATCH: usize = 4096;
@@ -144,6 +145,7 @@ impl Log {
             recovery_point,
             segments: Vec::new(),
             scanned: Vec::new(),
+            entry: NewEntry::new(dirs_of(dir)),
         };
         opening.load_epochs(&listing)?;
         opening.open_segments(&listing.segments)?;
@@ -304,6 +306,17 @@ struct Opening<'a> {
     segments: Vec<Arc<Segment>>,
     /// Segments of which a part was read and checked, which have to be synced.
     scanned: Vec<Arc<Segment>>,
+    /// The names of the files, where they may not be durable.
+    entry: Arc<NewEntry>,
+}
+
+/// The directories that have to be synced for a new log to be found again.
+fn dirs_of(dir: &Path) -> Vec<PathBuf> {
+    [Some(dir), dir.parent()]
+        .into_iter()
+        .flatten()
+        .map(Path::to_path_buf)
+        .collect()
 }
 
 impl Opening<'_> {
@@ -385,9 +398,7 @@ impl Opening<'_> {
         }
         if self.segments.is_empty() {
             let base = self.hint.log_start.unwrap_or(Offset::ZERO);
-            let mut new_dirs = vec![self.dir.to_path_buf()];
-            new_dirs.extend(self.dir.parent().map(Path::to_path_buf));
-            let segment = Segment::create(&self.disk, self.dir, base, &new_dirs)?;
+            let segment = Segment::create(&self.disk, self.dir, base, &dirs_of(self.dir))?;
             self.segments.push(Arc::new(segment));
         }
         Ok(())
@@ -400,6 +411,9 @@ impl Opening<'_> {
         next_base: Option<Offset>,
     ) -> Result<Segment, StorageError> {
         let recovery_point = self.recovery_point.offset();
+        // After a crash of the process alone nothing tells whether the names of the files are
+        // durable, nor for an empty segment after a clean stop, which syncs nothing for it.
+        let entry = (!self.hint.clean_shutdown || files.log == 0).then(|| self.entry.clone());
         let trusted = !self.checking
             && (self.hint.clean_shutdown || next_base.is_some_and(|next| next <= recovery_point));
         let has_indexes = [
@@ -409,14 +423,14 @@ impl Opening<'_> {
         .into_iter()
         .all(|(len, entry)| len.is_some_and(|len| len.is_multiple_of(entry as u64)));
         if let (true, Some(next_base)) = (trusted, next_base) {
-            let segment = Segment::open(&self.disk, self.dir, base, files, next_base)?;
+            let segment = Segment::open(&self.disk, self.dir, base, files, next_base, entry)?;
             if !has_indexes || !looks_sane(&segment)? {
                 self.rebuild_trusted(&segment)?;
             }
             return Ok(segment);
         }
         // The end is not known yet: an end past every offset lets the whole index be looked at.
-        let segment = Segment::open(&self.disk, self.dir, base, files, base)?;
+        let segment = Segment::open(&self.disk, self.dir, base, files, base, entry)?;
         let size = segment.end().size;
         if trusted
             && has_indexes
@@ -697,26 +711,24 @@ impl Opening<'_> {
 
 /// Makes what was read and checked durable, as it may have been in the page cache only.
 fn sync_checked(log: &mut Log, checked: &[Arc<Segment>]) -> Result<(), StorageError> {
-    for segment in checked {
-        segment.log.mark_written();
+    for segment in checked.iter().filter(|segment| segment.end().size > 0) {
+        for file in segment.files() {
+            file.mark_written();
+        }
         segment
             .log
             .sync()
             .map_err(|error| StorageError::io("sync", segment.log.path(), error))?;
     }
-    if !checked.is_empty() {
-        for dir in [Some(log.dir.as_path()), log.dir.parent()] {
-            let Some(dir) = dir else { continue };
-            log.disk
-                .sync_dir(dir)
-                .map_err(|error| StorageError::io("sync", dir, error))?;
-        }
-    }
     let segments = log.shared.segments.load_full();
     if let Some((_, sealed)) = segments.split_last() {
         for segment in sealed {
-            log.sealed_dirty
-                .extend(segment.files().filter(|file| file.is_dirty()).cloned());
+            log.sealed_dirty.extend(
+                segment
+                    .files()
+                    .filter(|file| file.has_dirty_data())
+                    .cloned(),
+            );
         }
     }
     Ok(())
@@ -735,8 +747,11 @@ fn looks_sane(segment: &Segment) -> Result<bool, StorageError> {
         .time_index
         .last()
         .map_err(|error| StorageError::io("read index of", segment.log.path(), error))?;
-    let times = last_time
-        .is_none_or(|last| last.relative_offset < relative_end && last.timestamp.get() >= 0);
+    let times = match last_time {
+        Some(last) => last.relative_offset < relative_end && last.timestamp.get() >= 0,
+        // Every offset entry comes with a time entry, unless no record has a timestamp at all.
+        None => segment.offset_index.entries() == 0,
+    };
     Ok(offsets && times)
 }
 
@@ -803,10 +818,12 @@ fn trusted_boundary(
         .time_index
         .count_below(last.relative_offset.saturating_add(1))
         .map_err(io)?;
-    if !segment
-        .time_index
-        .is_sane(time_entries, last.relative_offset.saturating_add(1))
-        .map_err(io)?
+    // As in `looks_sane`: offset entries without any time entry are not to be relied on.
+    if time_entries == 0
+        || !segment
+            .time_index
+            .is_sane(time_entries, last.relative_offset.saturating_add(1))
+            .map_err(io)?
     {
         return Ok(None);
     }

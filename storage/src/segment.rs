@@ -19,7 +19,7 @@ use crate::file_names::{
 };
 use crate::index::{IndexEntries, OffsetIndex, TimeIndex, relative};
 use crate::scan::{BatchScanner, ScanError};
-use crate::sync_file::SyncFile;
+use crate::sync_file::{NewEntry, SyncFile};
 use crate::txn_index::TxnIndex;
 
 /// Largest size of a segment in bytes, and largest distance of an offset from its base.
@@ -70,9 +70,10 @@ impl Segment {
         base_offset: Offset,
         new_dirs: &[std::path::PathBuf],
     ) -> Result<Self, StorageError> {
+        let entry = NewEntry::new(new_dirs.to_vec());
         let create = |suffix: &str| {
             let path = offset_file(dir, base_offset, suffix);
-            SyncFile::create(disk.clone(), path.clone(), new_dirs.to_vec())
+            SyncFile::create_with(disk.clone(), path.clone(), entry.clone())
                 .map_err(|error| StorageError::io("create", &path, error))
         };
         // The log comes last, so that wherever there is one it has its indexes.
@@ -83,18 +84,20 @@ impl Segment {
     }
 
     /// A segment of files that exist, with everything in them taken to be valid up to
-    /// `next_offset`. Missing index files are made empty.
+    /// `next_offset`. Missing index files are made empty. `entry` is given where the names of the
+    /// files may not be durable.
     pub fn open(
         disk: &Arc<dyn Disk>,
         dir: &Path,
         base_offset: Offset,
         files: SegmentFiles,
         next_offset: Offset,
+        entry: Option<Arc<NewEntry>>,
     ) -> Result<Self, StorageError> {
         let open = |suffix: &str, exists: bool| {
             let path = offset_file(dir, base_offset, suffix);
             if exists {
-                return Ok(SyncFile::existing(disk.clone(), path));
+                return Ok(SyncFile::existing_with(disk.clone(), path, entry.clone()));
             }
             SyncFile::create(disk.clone(), path.clone(), vec![dir.to_path_buf()])
                 .map_err(|error| StorageError::io("create", &path, error))

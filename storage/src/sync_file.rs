@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use odradek_protocol::response::{FileRegion, RegionSource};
-use parking_lot::Mutex;
 
 use crate::disk::{Disk, DiskFile, OpenMode};
 
@@ -24,30 +23,88 @@ pub struct SyncFile {
     used: AtomicBool,
     written: AtomicU64,
     durable: AtomicU64,
-    /// Directories whose entries have to be durable before this file can be found again.
-    unsynced_dirs: Mutex<Vec<PathBuf>>,
+    /// What has to be durable for the file to be found again, if it is new.
+    entry: Option<Arc<NewEntry>>,
+}
+
+/// The directory entries of files that were made together.
+#[derive(Debug)]
+pub(crate) struct NewEntry {
+    /// Directories to sync: that of the files, and those above it that are new too.
+    dirs: Vec<PathBuf>,
+    durable: AtomicBool,
+}
+
+impl NewEntry {
+    /// Entries that become durable with `dirs`. All files are to be made before one is synced.
+    pub fn new(dirs: Vec<PathBuf>) -> Arc<Self> {
+        Arc::new(Self {
+            dirs,
+            durable: AtomicBool::new(false),
+        })
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
+        if self.is_durable() {
+            return Ok(());
+        }
+        for dir in &self.dirs {
+            match disk.sync_dir(dir) {
+                // The directory was removed or renamed for removal, and the file with it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
+        self.durable.store(true, Ordering::Release);
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
 struct Handle(Arc<dyn DiskFile>);
 
 impl SyncFile {
-    /// A file that exists and whose content is durable. It is opened when it is first used.
+    /// A file that exists and is durable, content and name. It is opened when it is first used.
     pub fn existing(disk: Arc<dyn Disk>, path: PathBuf) -> Arc<Self> {
         Arc::new(Self::new(disk, path))
+    }
+
+    /// A file that exists and whose content is durable, but perhaps not its name.
+    pub(crate) fn existing_with(
+        disk: Arc<dyn Disk>,
+        path: PathBuf,
+        entry: Option<Arc<NewEntry>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            entry,
+            ..Self::new(disk, path)
+        })
     }
 
     /// Makes a file, or opens it if it exists. It counts as not durable, and its first sync also
     /// syncs `dirs`: its directory, and those above it that are new too.
     pub fn create(disk: Arc<dyn Disk>, path: PathBuf, dirs: Vec<PathBuf>) -> io::Result<Arc<Self>> {
+        let created = Self::create_with(disk, path, NewEntry::new(dirs))?;
+        created.mark_written();
+        Ok(created)
+    }
+
+    /// Makes one of several empty files whose entries become durable together.
+    pub(crate) fn create_with(
+        disk: Arc<dyn Disk>,
+        path: PathBuf,
+        entry: Arc<NewEntry>,
+    ) -> io::Result<Arc<Self>> {
         let file = disk.open(&path, OpenMode::Create)?;
-        let created = Self {
-            unsynced_dirs: Mutex::new(dirs),
-            written: AtomicU64::new(1),
+        Ok(Arc::new(Self {
+            entry: Some(entry),
             handle: ArcSwapOption::from_pointee(Handle(file)),
             ..Self::new(disk, path)
-        };
-        Ok(Arc::new(created))
+        }))
     }
 
     fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
@@ -58,7 +115,7 @@ impl SyncFile {
             used: AtomicBool::new(false),
             written: AtomicU64::new(0),
             durable: AtomicU64::new(0),
-            unsynced_dirs: Mutex::new(Vec::new()),
+            entry: None,
         }
     }
 
@@ -117,9 +174,13 @@ impl SyncFile {
         result
     }
 
-    /// Cuts the file off or extends it with zeros.
+    /// Cuts the file off or extends it with zeros. Leaves the disk alone if the length is right.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
-        let result = self.file()?.set_len(len);
+        let file = self.file()?;
+        if file.len()? == len {
+            return Ok(());
+        }
+        let result = file.set_len(len);
         self.mark_written();
         result
     }
@@ -131,49 +192,46 @@ impl SyncFile {
 
     /// Whether there is something that a power cut could take back.
     pub fn is_dirty(&self) -> bool {
+        self.has_dirty_data() || self.entry.as_ref().is_some_and(|entry| !entry.is_durable())
+    }
+
+    /// Whether there is content that a power cut could take back.
+    pub(crate) fn has_dirty_data(&self) -> bool {
         self.durable.load(Ordering::Acquire) < self.written.load(Ordering::Acquire)
     }
 
     /// Makes everything written so far durable, the file's name included.
     pub fn sync(&self) -> io::Result<()> {
-        let mark = self.mark();
-        if self.durable.load(Ordering::Acquire) >= mark.written {
-            return Ok(());
+        if self.has_dirty_data() {
+            let mark = self.mark();
+            self.file()?.sync_data()?;
+            self.durable.fetch_max(mark.written, Ordering::AcqRel);
         }
-        self.file()?.sync_data()?;
-        for dir in &mark.dirs {
-            match self.disk.sync_dir(dir) {
-                // The directory was removed or renamed for removal, and the file with it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                result => result?,
-            }
+        match &self.entry {
+            Some(entry) => entry.sync(self.disk.as_ref()),
+            None => Ok(()),
         }
-        self.set_durable(&mark);
-        Ok(())
     }
 
-    /// What a sync that begins now will cover.
+    /// What a sync of the whole file system that begins now will cover.
     pub(crate) fn mark(&self) -> SyncMark {
         SyncMark {
             written: self.written.load(Ordering::Acquire),
-            dirs: self.unsynced_dirs.lock().clone(),
         }
     }
 
-    /// Records that a sync which began after `mark` has succeeded.
+    /// Records that a sync of the whole file system which began after `mark` has succeeded.
     pub(crate) fn set_durable(&self, mark: &SyncMark) {
-        if !mark.dirs.is_empty() {
-            self.unsynced_dirs
-                .lock()
-                .retain(|dir| !mark.dirs.contains(dir));
-        }
         self.durable.fetch_max(mark.written, Ordering::AcqRel);
+        if let Some(entry) = &self.entry {
+            entry.durable.store(true, Ordering::Release);
+        }
     }
 
-    /// Closes the descriptor if the file was not used since the last call and has nothing that
+    /// Closes the descriptor if the file was not used since the last call and has no content that
     /// waits for a sync. Whoever still holds the open file keeps it.
     pub fn release_if_idle(&self) {
-        if !self.used.swap(false, Ordering::Relaxed) && !self.is_dirty() {
+        if !self.used.swap(false, Ordering::Relaxed) && !self.has_dirty_data() {
             self.handle.store(None);
         }
     }
@@ -194,8 +252,7 @@ impl fmt::Debug for SyncFile {
 }
 
 /// A point in a file's history of writes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct SyncMark {
     written: u64,
-    dirs: Vec<PathBuf>,
 }

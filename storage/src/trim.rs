@@ -25,7 +25,8 @@ use crate::segment::{Segment, SegmentEnd};
 
 impl Log {
     /// Removes every batch that does not lie wholly below `offset`, and returns the new log end,
-    /// which is `offset` if a batch begins there. The cut is durable when this returns.
+    /// which is `offset` if a batch begins there, but never below the log start. The cut is durable
+    /// when this returns.
     ///
     /// Fails with [`StorageError::OffsetOutOfRange`] below the log start.
     pub fn truncate_to(
@@ -61,6 +62,12 @@ impl Log {
             next_offset: log_end,
             size,
         } = last.end_below(offset, last.end())?;
+        if log_end < self.log_start() {
+            // The batch that holds the log start goes, and with it all there is to read.
+            let log_start = self.log_start();
+            self.restart_inner(log_start, now)?;
+            return Ok(log_start);
+        }
         // A recovery after a crash halfway must not trust anything above the cut.
         if self.recovery_point.offset() > log_end {
             self.recovery_point
