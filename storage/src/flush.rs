@@ -312,46 +312,49 @@ impl Queue {
 /// Lately measured costs, to choose between the pool and `syncfs`.
 #[derive(Default)]
 struct Costs {
-    file_sync: Option<Duration>,
-    fs_sync: Option<Duration>,
-    last_fs_choice: Option<Instant>,
-    last_pool_choice: Option<Instant>,
+    file_sync: Estimate,
+    fs_sync: Estimate,
+}
+
+/// How long something took lately.
+#[derive(Default)]
+struct Estimate {
+    cost: Option<Duration>,
+    measured_at: Option<Instant>,
 }
 
 /// An estimate older than this is tried again.
 const ESTIMATE_EXPIRES: Duration = Duration::from_secs(10);
 
-impl Costs {
-    fn learn(estimate: &mut Option<Duration>, measured: Duration) {
-        *estimate = Some(match *estimate {
+impl Estimate {
+    fn learn(&mut self, measured: Duration, now: Instant) {
+        self.cost = Some(match self.cost {
             Some(old) => (old * 7 + measured) / 8,
             None => measured,
         });
+        self.measured_at = Some(now);
     }
 
+    fn is_expired(&self, now: Instant) -> bool {
+        self.measured_at
+            .is_none_or(|at| now.saturating_duration_since(at) > ESTIMATE_EXPIRES)
+    }
+}
+
+impl Costs {
     /// Whether to sync the file system rather than `files` files with `threads` threads. `syncfs`
     /// may take half as long again as the pool, because it costs far less processor time.
-    fn prefer_fs_sync(&mut self, files: usize, threads: usize, now: Instant) -> bool {
-        let expired = |last: Option<Instant>| {
-            last.is_none_or(|last| now.saturating_duration_since(last) > ESTIMATE_EXPIRES)
+    fn prefer_fs_sync(&self, files: usize, threads: usize, now: Instant) -> bool {
+        let rounds = u32::try_from(files.div_ceil(threads.max(1))).unwrap_or(u32::MAX);
+        let cheaper = match (self.file_sync.cost, self.fs_sync.cost) {
+            (Some(file), Some(fs)) => fs * 2 <= file.saturating_mul(rounds).saturating_mul(3),
+            _ => true,
         };
-        let rounds = files.div_ceil(threads.max(1)) as u32;
-        let prefer = match (self.file_sync, self.fs_sync) {
-            (_, None) => true,
-            (None, Some(_)) => true,
-            (Some(file), Some(fs)) => fs * 2 <= file * rounds * 3,
-        };
-        let choice = if prefer {
-            !expired(self.last_pool_choice)
+        if cheaper {
+            !self.file_sync.is_expired(now)
         } else {
-            expired(self.last_fs_choice)
-        };
-        if choice {
-            self.last_fs_choice = Some(now);
-        } else {
-            self.last_pool_choice = Some(now);
+            self.fs_sync.is_expired(now)
         }
-        choice
     }
 }
 
@@ -423,7 +426,7 @@ impl Shared {
                     let (took, result) = self.sync_file_system(file_system, &jobs);
                     queue = self.queue.lock();
                     queue.fs_sync_running = false;
-                    Costs::learn(&mut queue.costs.fs_sync, took);
+                    queue.costs.fs_sync.learn(took, Instant::now());
                     let wake = queue.ready.len();
                     drop(queue);
                     if wake > 0 {
@@ -438,7 +441,7 @@ impl Shared {
                     drop(queue);
                     let (took, result) = self.sync_one(&job.file);
                     queue = self.queue.lock();
-                    Costs::learn(&mut queue.costs.file_sync, took);
+                    queue.costs.file_sync.learn(took, Instant::now());
                     queue.finish(key);
                     drop(queue);
                     job.done(&result);
@@ -491,5 +494,39 @@ impl Shared {
             self.health.fail(error);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cheaper_way_is_taken_and_the_other_tried_again_when_its_cost_is_old() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let ms = Duration::from_millis;
+        let mut costs = Costs::default();
+        assert!(
+            !costs.prefer_fs_sync(100, 8, at(0)),
+            "the pool is tried first"
+        );
+        costs.file_sync.learn(ms(1), at(0));
+        assert!(costs.prefer_fs_sync(100, 8, at(0)), "then syncfs");
+        costs.fs_sync.learn(ms(27), at(0));
+        assert!(
+            !costs.prefer_fs_sync(100, 8, at(1)),
+            "13 rounds of 1 ms are quicker"
+        );
+        assert!(
+            costs.prefer_fs_sync(200, 8, at(1)),
+            "25 rounds are not, by enough"
+        );
+        assert!(
+            costs.prefer_fs_sync(100, 8, at(11)),
+            "syncfs may be quicker by now"
+        );
+        costs.fs_sync.learn(ms(1), at(11));
+        assert!(!costs.prefer_fs_sync(1000, 8, at(11)), "so may the pool");
     }
 }

@@ -711,7 +711,10 @@ impl Opening<'_> {
 
 /// Makes what was read and checked durable, as it may have been in the page cache only.
 fn sync_checked(log: &mut Log, checked: &[Arc<Segment>]) -> Result<(), StorageError> {
-    for segment in checked.iter().filter(|segment| segment.end().size > 0) {
+    for segment in checked {
+        if segment.end().next_offset <= log.recovery_point.offset() {
+            continue;
+        }
         for file in segment.files() {
             file.mark_written();
         }

@@ -246,7 +246,7 @@ fn a_thousand_partitions_keep_the_same_files_and_few_descriptors_over_ten_restar
             .collect()
     };
     let mut logs = open(false);
-    for log in logs.iter_mut().step_by(3) {
+    for log in logs.iter_mut().step_by(10) {
         let stamped = odradek_storage::StampedBatch {
             base_offset: Offset::ZERO,
             leader_epoch: odradek_protocol::ids::LeaderEpoch::new(0),
