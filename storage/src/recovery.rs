@@ -493,7 +493,7 @@ impl Opening<'_> {
         let reason = loop {
             let at = scanner.position();
             let (header, body_position) = match scanner.next_batch() {
-                Ok(Some((header, position, _))) => (header, position),
+                Ok(Some(found)) => found,
                 Ok(None) => break None,
                 Err(ScanError::Io(error)) => return Err(io(error)),
                 Err(ScanError::Malformed { what, .. }) => break Some((at, what)),

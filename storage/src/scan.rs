@@ -85,8 +85,8 @@ impl BatchScanner {
         Ok(Some((header, position)))
     }
 
-    /// The next batch with its CRC checked, and its position.
-    pub fn next_batch(&mut self) -> Result<Option<(BatchHeader, u32, &[u8])>, ScanError> {
+    /// The header of the next batch, whose CRC is right, and its position.
+    pub fn next_batch(&mut self) -> Result<Option<(BatchHeader, u32)>, ScanError> {
         let Some((header, position)) = self.next_header()? else {
             return Ok(None);
         };
@@ -95,12 +95,8 @@ impl BatchScanner {
         if let Err(error) = verified {
             return Err(self.malformed(error.to_string()));
         }
-        let start = (position - self.buffer_at) as usize;
         self.position = after;
-        Ok(self
-            .buffer
-            .get(start..start + header.size_in_bytes())
-            .map(|bytes| (header, position, bytes)))
+        Ok(Some((header, position)))
     }
 
     /// The whole batch whose header was returned for `position`.

@@ -704,8 +704,7 @@ mod tests {
                 file.write_at(&[1; 1024], 0).unwrap();
                 file.write_at(&[2; 10], 1024).unwrap();
                 disk.power_cut(seed);
-                let after = content(&disk, "f").unwrap();
-                after
+                content(&disk, "f").unwrap()
             })
             .collect();
         assert!(outcomes.contains(&Vec::new()));
