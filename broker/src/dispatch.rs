@@ -1,6 +1,6 @@
 //! From a frame to the handler of its API and back to bytes.
 //!
-//! [`routes!`] is the one table of what is answered: a line an API, naming the handler. The versions
+//! `routes!` is the one table of what is answered: a line an API, naming the handler. The versions
 //! come from `odradek_protocol::api`; a test holds the two lists together.
 //!
 //! A request that cannot be understood has no answer that its sender could understand either, so it
