@@ -11,6 +11,7 @@ use odradek_protocol::messages::{DescribeProducersRequest, DescribeProducersResp
 use crate::context::RequestContext;
 use crate::fetch_sessions::TopicRef;
 use crate::handlers::Reply;
+use crate::metadata::topic_name;
 use crate::partition::Partition;
 use crate::partitions::PartitionManager;
 
@@ -28,14 +29,14 @@ fn describe_producers(
 ) -> DescribeProducersResponse {
     let topics = request.topics.into_iter().map(|topic| {
         let reference = TopicRef::Name(topic.name.as_str().into());
-        let described = topic
-            .partition_indexes
-            .iter()
-            .map(|index| describe(partitions, &reference, *index))
-            .collect();
+        let fault = topic_fault(partitions, &topic.name);
+        let described = topic.partition_indexes.iter().map(|index| match &fault {
+            Some((code, reason)) => failed(*index, *code, Some(reason.as_str())),
+            None => describe(partitions, &reference, *index),
+        });
         message!(TopicResponse {
+            partitions: described.collect(),
             name: topic.name,
-            partitions: described,
         })
     });
     message!(DescribeProducersResponse {
@@ -43,24 +44,34 @@ fn describe_producers(
     })
 }
 
+/// Why nothing can be said of any partition of the topic.
+fn topic_fault(partitions: &PartitionManager, name: &str) -> Option<(ErrorCode, String)> {
+    if let Err(invalid) = topic_name::validate(name) {
+        return Some((ErrorCode::InvalidTopicException, invalid.to_string()));
+    }
+    let unknown = ErrorCode::UnknownTopicOrPartition;
+    (!partitions.knows_topic(name)).then(|| (unknown, unknown.message().to_owned()))
+}
+
+fn failed(index: i32, code: ErrorCode, reason: Option<&str>) -> PartitionResponse {
+    message!(PartitionResponse {
+        partition_index: index,
+        error_code: code.code(),
+        error_message: reason.map(StrBytes::from),
+    })
+}
+
 fn describe(partitions: &PartitionManager, topic: &TopicRef, index: i32) -> PartitionResponse {
-    let failed = |code: ErrorCode, reason: String| {
-        message!(PartitionResponse {
-            partition_index: index,
-            error_code: code.code(),
-            error_message: Some(StrBytes::from(reason)),
-        })
-    };
     let partition = match partitions.lookup(topic, PartitionIndex::new(index)) {
         Ok(partition) => partition,
-        Err(error) => return failed(error.error_code(), error.to_string()),
+        Err(error) => return failed(index, error.error_code(), None),
     };
     match partition.require_leader() {
         Ok(_) => message!(PartitionResponse {
             partition_index: index,
             active_producers: active_producers(&partition),
         }),
-        Err(error) => failed(error.error_code(), error.to_string()),
+        Err(error) => failed(index, error.error_code(), None),
     }
 }
 

@@ -4,6 +4,7 @@
 //! its files. With too little to say, the fetch parks at its partitions and is woken by those that
 //! move; only they are looked at again. The answer is always read afresh at the end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,11 +158,12 @@ fn refused(fault: SessionFault, session_id: i32) -> FetchAnswer {
 
 fn session_request(request: FetchRequest, version: i16) -> SessionRequest {
     let uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION;
-    let targets = request
-        .topics
-        .iter()
-        .flat_map(|topic| targets(topic, uses_topic_ids))
-        .collect();
+    let targets = last_of_each(
+        request
+            .topics
+            .iter()
+            .flat_map(|topic| targets(topic, uses_topic_ids)),
+    );
     let forgotten = request
         .forgotten_topics_data
         .iter()
@@ -178,6 +180,22 @@ fn session_request(request: FetchRequest, version: i16) -> SessionRequest {
         targets,
         forgotten,
     }
+}
+
+/// Of a partition that is named twice the last target counts, in the place of the first.
+fn last_of_each(targets: impl Iterator<Item = FetchTarget>) -> Vec<FetchTarget> {
+    let mut kept: Vec<FetchTarget> = Vec::new();
+    let mut places: HashMap<FetchKey, usize> = HashMap::new();
+    for target in targets {
+        match places.get(&target.key).and_then(|at| kept.get_mut(*at)) {
+            Some(earlier) => *earlier = target,
+            None => {
+                places.insert(target.key.clone(), kept.len());
+                kept.push(target);
+            }
+        }
+    }
+    kept
 }
 
 fn targets(topic: &FetchTopic, uses_topic_ids: bool) -> impl Iterator<Item = FetchTarget> {
@@ -384,7 +402,10 @@ impl Reading {
                     let limit = self.budget.next(target.max_bytes);
                     partition.fetch(target, self.wanted.isolation, limit)
                 }
-                Err(code) => FetchedPartition::failed(target.key.partition, *code),
+                Err(code) => FetchedPartition {
+                    aborted_transactions: Some(Vec::new()),
+                    ..FetchedPartition::failed(target.key.partition, *code)
+                },
             };
             let bytes = answer.records.len();
             self.budget.spend(bytes);

@@ -62,34 +62,47 @@ fn answer(
 ) -> ListOffsetsResponse {
     let isolation = IsolationLevel::from_wire(request.isolation_level);
     let duplicates = duplicates(request);
+    let mut refused: HashSet<(&str, i32)> = HashSet::new();
     let topics = request.topics.iter().map(|topic| {
         let reference = TopicRef::Name(topic.name.as_str().into());
-        let rows = topic.partitions.iter().map(|row| {
-            if duplicates.contains(&(topic.name.as_str(), row.partition_index)) {
-                return failed(row, ErrorCode::InvalidRequest);
+        let rows = topic.partitions.iter().filter_map(|row| {
+            let named = (topic.name.as_str(), row.partition_index);
+            if !duplicates.contains(&named) {
+                return Some(look_up(partitions, &reference, row, isolation, version));
             }
-            let Some(spec) = OffsetSpec::from_wire(row.timestamp, version) else {
-                return failed(row, ErrorCode::UnsupportedVersion);
-            };
-            let index = PartitionIndex::new(row.partition_index);
-            let partition = match partitions.lookup(&reference, index) {
-                Ok(partition) => partition,
-                Err(error) => return failed(row, error.error_code()),
-            };
-            let known_epoch = LeaderEpoch::new(row.current_leader_epoch);
-            match partition.list_offset(spec, isolation, known_epoch) {
-                Ok(found) => found_at(row, found, version),
-                Err(error) => failed(row, error_code(&error, version)),
-            }
+            let is_first = refused.insert(named);
+            is_first.then(|| failed(row, ErrorCode::InvalidRequest))
         });
+        let rows: Vec<_> = rows.collect();
         message!(ListOffsetsTopicResponse {
             name: topic.name.clone(),
-            partitions: rows.collect(),
+            partitions: rows,
         })
     });
     message!(ListOffsetsResponse {
         topics: topics.collect(),
     })
+}
+
+fn look_up(
+    partitions: &PartitionManager,
+    topic: &TopicRef,
+    row: &ListOffsetsPartition,
+    isolation: IsolationLevel,
+    version: i16,
+) -> ListOffsetsPartitionResponse {
+    let Some(spec) = OffsetSpec::from_wire(row.timestamp, version) else {
+        return failed(row, ErrorCode::UnsupportedVersion);
+    };
+    let partition = match partitions.lookup(topic, PartitionIndex::new(row.partition_index)) {
+        Ok(partition) => partition,
+        Err(error) => return failed(row, error.error_code()),
+    };
+    let known_epoch = LeaderEpoch::new(row.current_leader_epoch);
+    match partition.list_offset(spec, isolation, known_epoch) {
+        Ok(found) => found_at(row, found, version),
+        Err(error) => failed(row, error_code(&error, version)),
+    }
 }
 
 /// Partitions that the request names more than once: which of the two is meant is not ours to say.

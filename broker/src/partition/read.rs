@@ -191,10 +191,20 @@ impl Partition {
         Ok(diverges.then_some(DivergingEpoch { epoch, end_offset }))
     }
 
-    /// The largest epoch up to `epoch` that the log has, and the offset at which it ends; `None`
-    /// for an epoch later than the leader's.
+    /// The largest epoch up to `epoch` that this partition has seen, and the offset at which it
+    /// ends; `None` for an epoch later than the leader's. The leader's own epoch counts from its
+    /// election on, whether or not it has written anything.
     pub fn epoch_end(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
-        self.reader().end_offset_for_epoch(epoch)
+        let current = self.leadership().epoch()?;
+        let reader = self.reader();
+        if epoch == LeaderEpoch::NONE || epoch > current {
+            None
+        } else if epoch == current {
+            Some((current, reader.log_end()))
+        } else {
+            let newest = || (reader.latest_epoch().unwrap_or(epoch), reader.log_end());
+            Some(reader.end_offset_for_epoch(epoch).unwrap_or_else(newest))
+        }
     }
 
     /// How much the partition has to give to a fetch now, in bytes and up to `max_bytes`; `None`
@@ -237,7 +247,8 @@ impl Partition {
                 };
             }
             OffsetSpec::Earliest | OffsetSpec::EarliestLocal => {
-                let epoch = reader.epoch_at(start).unwrap_or(LeaderEpoch::NONE);
+                // The first record, if there is none yet, will be of the leader's epoch.
+                let epoch = reader.epoch_at(start).unwrap_or(current);
                 return Ok(FoundOffset::at(start, epoch));
             }
             OffsetSpec::LatestTiered | OffsetSpec::EarliestPendingUpload => {

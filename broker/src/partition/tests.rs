@@ -415,6 +415,7 @@ async fn epochs_of_every_start_have_their_end_and_later_ones_are_unknown() {
     assert_eq!(end(first), Some((first, Offset::new(3))));
     assert_eq!(end(second), Some((second, Offset::new(5))));
     assert_eq!(end(LeaderEpoch::new(second.get() + 1)), None);
+    assert_eq!(end(LeaderEpoch::NONE), None);
     let of_record = |offset_spec| {
         let isolation = IsolationLevel::ReadUncommitted;
         let found = partition.list_offset(offset_spec, isolation, second);
@@ -423,6 +424,25 @@ async fn epochs_of_every_start_have_their_end_and_later_ones_are_unknown() {
     assert_eq!(of_record(OffsetSpec::Earliest), first);
     assert_eq!(of_record(OffsetSpec::Timestamp(START)), first);
     assert_eq!(of_record(OffsetSpec::Latest), second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_partition_has_the_epoch_of_its_leader() {
+    let (fixture, partition) = one_partition().await;
+    let first = partition.require_leader().expect("leads");
+    assert_eq!(partition.epoch_end(first), Some((first, Offset::ZERO)));
+    let earliest = partition.list_offset(
+        OffsetSpec::Earliest,
+        IsolationLevel::ReadUncommitted,
+        LeaderEpoch::NONE,
+    );
+    assert_eq!(earliest.expect("answered").leader_epoch, first);
+    drop(partition);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    let second = partition.require_leader().expect("leads");
+    assert_eq!(partition.epoch_end(second), Some((second, Offset::ZERO)));
+    assert_eq!(partition.epoch_end(first), Some((first, Offset::ZERO)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

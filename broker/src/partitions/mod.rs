@@ -116,6 +116,11 @@ impl PartitionManager {
         self.index.load().lookup(topic, index)
     }
 
+    /// Whether the metadata that has been carried out here knows a topic of this name.
+    pub fn knows_topic(&self, name: &str) -> bool {
+        self.index.load().image().topic(name).is_some()
+    }
+
     /// All partitions that are open here, in no order.
     pub fn all(&self) -> Vec<Arc<Partition>> {
         let index = self.index.load();

@@ -306,3 +306,12 @@ async fn a_waiting_read_committed_fetch_gets_the_aborted_list_with_the_data() {
     assert_eq!(aborted.len(), 1);
     assert_eq!(aborted[0].first_offset, Offset::ZERO);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_named_twice_is_answered_once() {
+    let bench = Bench::new(2).await;
+    bench.produce(0, 4).await;
+    let reply = bench.fetch(request(&[(0, 9), (1, 0), (0, 0)], 0)).await;
+    let none = ErrorCode::None;
+    assert_eq!(rows(&reply), [(0, none, 1), (1, none, 0)]);
+}
