@@ -482,6 +482,20 @@ impl Group {
         }
     }
 
+    /// Makes the indexes durable too and moves the log's recovery point up, so that a start after a
+    /// crash has little to read.
+    pub async fn checkpoint(&self) -> Result<(), RaftError> {
+        let Some((checkpoint, target)) = self.core.with_log(|log| log.begin_checkpoint()) else {
+            return Ok(());
+        };
+        self.core
+            .flush(target)
+            .await
+            .map_err(|error| RaftError::io("sync the indexes", error))?;
+        let core = self.core.clone();
+        blocking(move || Ok(core.with_log(|log| log.finish_checkpoint(checkpoint))?)).await
+    }
+
     /// Closes the descriptors of files that were not used since the last call.
     pub fn release_idle_files(&self) {
         self.core.with_log(|log| log.release_idle_files());

@@ -37,7 +37,7 @@ pub use config::LogConfig;
 pub use epoch_cache::{EpochCache, EpochEntry};
 pub use error::StorageError;
 pub use health::LogDirHealth;
-pub use log::{Log, StampedBatch};
+pub use log::{Checkpoint, Log, StampedBatch};
 pub use lookup::TimestampedOffset;
 pub use reader::{BatchRef, HeaderCursor, LogPosition, LogReader, ReadSlice};
 pub use real_disk::RealDisk;

@@ -68,6 +68,13 @@ impl StampedBatch {
     }
 }
 
+/// A recovery point that is on its way; see [`Log::begin_checkpoint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    offset: Offset,
+    cuts: u64,
+}
+
 /// What the owner alone knows of the active segment.
 #[derive(Debug)]
 pub(crate) struct Active {
@@ -101,6 +108,9 @@ pub struct Log {
     /// may pass them.
     pub(crate) sealed_dirty: Vec<Arc<SyncFile>>,
     pub(crate) epochs_dirty: bool,
+    /// How often records were taken away from the end. A checkpoint that was begun before one of
+    /// those is void.
+    pub(crate) cuts: u64,
     /// Offsets of the producer snapshots on the disk.
     pub(crate) snapshots: BTreeSet<Offset>,
     pub(crate) deletions: Deletions,
@@ -442,9 +452,14 @@ impl Log {
         target
     }
 
-    /// What has to be synced, beyond [`Log::flush_target`], for the recovery point to move up to
-    /// the log end. Once that is done, [`Log::set_recovery_point`] may be called with the offset.
-    pub fn checkpoint_target(&self) -> (Offset, FlushTarget) {
+    /// What has to be synced for the recovery point to move up to the log end: the files of
+    /// [`Log::flush_target`] and the indexes. Once that is done, the checkpoint is handed to
+    /// [`Log::finish_checkpoint`]. `None` if the recovery point is there already.
+    pub fn begin_checkpoint(&self) -> Option<(Checkpoint, FlushTarget)> {
+        let offset = self.next_offset();
+        if offset <= self.recovery_point.offset() {
+            return None;
+        }
         let mut target = self.flush_target();
         let active = self.active_segment();
         for file in active.files() {
@@ -452,14 +467,25 @@ impl Log {
                 target.add(file);
             }
         }
-        (self.next_offset(), target)
+        let checkpoint = Checkpoint {
+            offset,
+            cuts: self.cuts,
+        };
+        Some((checkpoint, target))
     }
 
-    /// Raises the recovery point to an offset of [`Log::checkpoint_target`] whose target has been
-    /// synced since. An offset that is not above the current one changes nothing.
-    pub fn set_recovery_point(&mut self, offset: Offset) -> Result<(), StorageError> {
+    /// Raises the recovery point to that of a checkpoint whose target has been synced since. A
+    /// checkpoint that is out of date by now changes nothing.
+    pub fn finish_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StorageError> {
+        if checkpoint.cuts != self.cuts {
+            return Ok(());
+        }
+        self.raise_recovery_point(checkpoint.offset)
+    }
+
+    /// Raises the recovery point to an offset below which everything is durable.
+    pub(crate) fn raise_recovery_point(&mut self, offset: Offset) -> Result<(), StorageError> {
         self.health.check()?;
-        let offset = offset.min(self.next_offset());
         if offset <= self.recovery_point.offset() {
             return Ok(());
         }
@@ -480,7 +506,7 @@ impl Log {
         if !self.sealed_dirty.is_empty() {
             return Ok(());
         }
-        self.set_recovery_point(self.active_base())
+        self.raise_recovery_point(self.active_base())
     }
 
     /// Writes the epoch checkpoint if it has changed; durable when it returns.
@@ -514,13 +540,20 @@ impl Log {
         }
         self.seal_active(&active)?;
         self.take_snapshot_at_end()?;
-        let (offset, target) = self.checkpoint_target();
+        let checkpoint = self.begin_checkpoint();
+        let target = match &checkpoint {
+            Some((_, target)) => target.clone(),
+            None => self.flush_target(),
+        };
         target
             .sync()
             .map_err(|error| StorageError::io("sync", &self.dir, error))?;
         self.sealed_dirty.clear();
         self.remove_stray_snapshots()?;
-        self.set_recovery_point(offset)
+        match checkpoint {
+            Some((checkpoint, _)) => self.finish_checkpoint(checkpoint),
+            None => self.write_epochs(),
+        }
     }
 
     /// Closes the descriptors of files that were not used since the last call and that no sync is

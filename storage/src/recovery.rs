@@ -670,6 +670,7 @@ impl Opening<'_> {
             recovery_point: self.recovery_point,
             sealed_dirty: Vec::new(),
             epochs_dirty: self.epochs_dirty,
+            cuts: 0,
             snapshots,
             deletions: Deletions::new(self.disk),
         };

@@ -68,6 +68,7 @@ impl Log {
             self.restart_inner(log_start, now)?;
             return Ok(log_start);
         }
+        self.cuts += 1;
         // A recovery after a crash halfway must not trust anything above the cut.
         if self.recovery_point.offset() > log_end {
             self.recovery_point
@@ -298,6 +299,7 @@ impl Log {
 
     fn restart_inner(&mut self, offset: Offset, now: TimestampMs) -> Result<(), StorageError> {
         let old = self.shared.segments.load_full();
+        self.cuts += 1;
         self.recovery_point
             .set(Offset::ZERO, true)
             .map_err(|error| StorageError::io("write recovery point in", &self.dir, error))?;
@@ -326,7 +328,7 @@ impl Log {
         self.disk
             .sync_dir(&self.dir)
             .map_err(|error| StorageError::io("sync", &self.dir, error))?;
-        self.set_recovery_point(offset)
+        self.raise_recovery_point(offset)
     }
 
     /// Takes the whole partition out of the log directory by renaming its directory, which is

@@ -1,4 +1,5 @@
 //! The flusher: what is called back is durable, syncs are shared, and a failure is final.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use std::io;
 use std::path::Path;

@@ -3,6 +3,7 @@
 //!
 //! After a deliberate change of the format, `ODRADEK_BLESS=1 cargo test -p odradek-storage --test
 //! golden` writes them anew.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The log as its owner and its readers see it, on the real disk.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod support;
 
@@ -212,4 +213,25 @@ fn producers_and_aborted_transactions_survive_restart_crash_and_truncation() {
         .aborted_transactions(Offset::new(0), Offset::new(100))
         .unwrap();
     assert_eq!(aborted, []);
+}
+
+#[test]
+fn a_checkpoint_begun_before_a_cut_does_not_vouch_for_what_came_after_it() {
+    let mut rig = Rig::real(LogConfig::default());
+    for _ in 0..4 {
+        rig.append(batch(2, 10, 1));
+    }
+    let (checkpoint, target) = rig.log.begin_checkpoint().unwrap();
+    target.sync().unwrap();
+    rig.log.truncate_to(Offset::new(2), NOW).unwrap();
+    for _ in 0..4 {
+        rig.append(batch(2, 10, 1));
+    }
+    rig.log.finish_checkpoint(checkpoint).unwrap();
+    assert_eq!(rig.log.recovery_point(), Offset::ZERO);
+    let (checkpoint, target) = rig.log.begin_checkpoint().unwrap();
+    target.sync().unwrap();
+    rig.log.finish_checkpoint(checkpoint).unwrap();
+    assert_eq!(rig.log.recovery_point(), Offset::new(10));
+    assert!(rig.log.begin_checkpoint().is_none());
 }

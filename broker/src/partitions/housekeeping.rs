@@ -13,6 +13,8 @@ use crate::data_metrics;
 const SPACE_PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a log's unused files are closed, so that idle partitions hold no descriptors.
 const IDLE_FILES_PERIOD: Duration = Duration::from_secs(60);
+/// Time between two moves of a log's recovery point, which bounds what is read after a crash.
+const CHECKPOINT_PERIOD: Duration = Duration::from_secs(60);
 /// The reserve is never more than this part of the file system, so that a small disk can be used.
 const RESERVE_SHARE: u64 = 20;
 
@@ -44,12 +46,14 @@ impl PartitionManager {
     pub async fn keep_house(self: Arc<Self>, options: HousekeepingOptions) {
         let mut space = tokio::time::interval(SPACE_PERIOD);
         let mut idle_files = interval(IDLE_FILES_PERIOD);
+        let mut checkpoint = interval(CHECKPOINT_PERIOD);
         let mut retention = interval(options.retention_check_interval);
         let mut producers = interval(options.producer_expiration_check_interval);
         loop {
             tokio::select! {
                 _ = space.tick() => self.watch_space(options.disk_reserve_bytes),
                 _ = idle_files.tick() => self.release_idle_files(),
+                _ = checkpoint.tick() => self.checkpoint().await,
                 _ = retention.tick() => self.run_retention().await,
                 _ = producers.tick() => self.expire_producers(),
             }
@@ -82,6 +86,20 @@ impl PartitionManager {
                     partition = partition.index().get(),
                     %error,
                     "retention could not be carried out"
+                );
+            }
+        }
+    }
+
+    /// Moves the recovery points up to where the logs end.
+    pub async fn checkpoint(&self) {
+        for partition in self.all() {
+            if let Err(error) = partition.group().checkpoint().await {
+                tracing::warn!(
+                    topic = &**partition.topic(),
+                    partition = partition.index().get(),
+                    %error,
+                    "the recovery point could not be moved"
                 );
             }
         }
