@@ -308,23 +308,24 @@ impl EntryMap {
         }
     }
 
-    /// First entry of every term within `first..=last`, and `last` itself: what openraft builds
-    /// its own index from.
+    /// Last entry of every term within `first..=last`: what openraft builds its own index from.
+    /// (Its documentation of `get_key_log_ids` says the first of every term; its code, and every
+    /// look-up in the result, takes the last.)
     pub(crate) fn key_log_ids(&self, first: LogId, last: LogId) -> Vec<LogId> {
-        let mut ids = vec![first];
+        let mut ids = Vec::new();
+        let mut term = term_of(&first);
         for mark in &self.marks {
             let index = mark.next_index.get().saturating_sub(1);
             if matches!(mark.kind, MarkKind::NonData(_))
+                && mark.term > term
                 && index > first.index()
                 && index <= last.index()
-                && ids.last().is_some_and(|id| term_of(id) < mark.term)
             {
-                ids.push(log_id(mark.term, index));
+                ids.push(log_id(term, index - 1));
+                term = mark.term;
             }
         }
-        if ids.last() != Some(&last) {
-            ids.push(last);
-        }
+        ids.push(last);
         ids
     }
 
@@ -509,11 +510,12 @@ mod tests {
         assert_eq!(map.log_id_at(RaftIndex::new(3)), Some(log_id(1, 3)));
         assert_eq!(
             map.key_log_ids(log_id(0, 0), log_id(3, 7)),
-            [log_id(0, 0), log_id(1, 1), log_id(3, 4), log_id(3, 7)]
+            [log_id(0, 0), log_id(1, 3), log_id(3, 7)]
         );
+        assert_eq!(map.key_log_ids(log_id(1, 2), log_id(1, 3)), [log_id(1, 3)]);
         assert_eq!(
-            map.key_log_ids(log_id(1, 2), log_id(1, 3)),
-            [log_id(1, 2), log_id(1, 3)]
+            map.key_log_ids(log_id(1, 3), log_id(3, 5)),
+            [log_id(1, 3), log_id(3, 5)]
         );
     }
 

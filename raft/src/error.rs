@@ -113,6 +113,12 @@ pub enum RaftError {
         /// The leader as far as this node knows.
         leader: Option<NodeId>,
     },
+    /// The node that was to lead did not take over.
+    #[error("node {to} did not take over leadership")]
+    TransferFailed {
+        /// The node.
+        to: NodeId,
+    },
     /// The log start can only move forward, and not beyond the high watermark.
     #[error("log start {requested} is outside {current}..={high_watermark}")]
     LogStartOutOfRange {

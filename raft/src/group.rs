@@ -1,37 +1,35 @@
 //! One group: what is proposed to it, what is known about it.
-//!
-//! [`Shared`] is what the tasks of the group and its users have in common. The gate decides, under
-//! one lock, whether a proposal is taken and in which order; everything else is atomics and a
-//! watch. `log_start ≤ last_stable ≤ high_watermark`, and none of them ever falls.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use odradek_protocol::batch::BatchHeader;
-use odradek_protocol::ids::{
-    HighWatermark, LastStableOffset, LeaderEpoch, LogEndOffset, LogOffsets, LogStartOffset, NodeId,
-    Offset, TimestampMs,
-};
+use odradek_protocol::ids::{LeaderEpoch, LogOffsets, NodeId, Offset, TimestampMs};
 use odradek_storage::LogConfig;
 use odradek_storage::LogReader;
 use openraft::Raft;
-use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{ProposeError, RaftError};
 use crate::log_core::CoreHandle;
+use crate::network::{Link, Network};
 use crate::node::blocking;
-use crate::observer::{GroupObserver, Leadership};
+use crate::observer::Leadership;
 use crate::partition_fsm::PartitionFsm;
+use crate::rpc::TransferRequest;
+use crate::shared::Shared;
 use crate::types::{
-    AppendOutcome, BatchCommand, Command, CommittedLeaderId, GroupKey, TypeConfig, Vote, epoch_of,
-    node_id,
+    AppendOutcome, BatchCommand, Command, CommittedLeaderId, GroupKey, Stamp, TypeConfig, raft_id,
 };
 use crate::waiter::CommitWaiter;
+
+/// How long a leadership may take to be handed over, in all.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause before the next attempt.
+const TRANSFER_RETRY: Duration = Duration::from_millis(20);
 
 /// A batch for the log.
 pub struct Proposal {
@@ -45,236 +43,13 @@ pub struct Proposal {
     pub committed: oneshot::Sender<Result<AppendOutcome, ProposeError>>,
 }
 
-/// Whether proposals are taken.
-#[derive(Debug, Default)]
-struct Gate {
-    term: u64,
-    /// This node leads in `term`, and the term's first entry is committed.
-    open: bool,
-    /// Offset that the next proposal will get, if it is appended at all.
-    next_offset: Offset,
-}
-
-/// What a group's tasks and users have in common.
-pub(crate) struct Shared {
-    key: GroupKey,
-    node: u64,
-    observer: Arc<dyn GroupObserver>,
-    in_flight: AtomicUsize,
-    max_in_flight: usize,
-    gate: Mutex<Gate>,
-    leadership: watch::Sender<Leadership>,
-    log_start: AtomicI64,
-    last_stable: AtomicI64,
-    high_watermark: AtomicI64,
-    offline: OnceLock<Arc<str>>,
-    closed: AtomicBool,
-}
-
-impl Shared {
-    pub(crate) fn new(
-        key: GroupKey,
-        node: u64,
-        max_in_flight: usize,
-        observer: Arc<dyn GroupObserver>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            key,
-            node,
-            observer,
-            in_flight: AtomicUsize::new(0),
-            max_in_flight,
-            gate: Mutex::default(),
-            leadership: watch::Sender::new(Leadership::Unknown),
-            log_start: AtomicI64::new(0),
-            last_stable: AtomicI64::new(0),
-            high_watermark: AtomicI64::new(0),
-            offline: OnceLock::new(),
-            closed: AtomicBool::new(false),
-        })
-    }
-
-    pub(crate) fn key(&self) -> GroupKey {
-        self.key
-    }
-
-    pub(crate) fn batch_enters(&self) {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn batch_leaves(&self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// What to tell those whose batch will not be committed here.
-    pub(crate) fn why_dropped(&self) -> ProposeError {
-        if let Some(cause) = self.offline.get() {
-            ProposeError::Offline(cause.clone())
-        } else if self.closed.load(Ordering::Acquire) {
-            ProposeError::Closed
-        } else {
-            ProposeError::NotLeader {
-                leader: self.leader(),
-            }
-        }
-    }
-
-    /// The leader as far as is known.
-    pub(crate) fn leader(&self) -> Option<NodeId> {
-        match *self.leadership.borrow() {
-            Leadership::Unknown => None,
-            Leadership::Leader { .. } => Some(node_id(self.node)),
-            Leadership::Follower { leader, .. } => leader,
-        }
-    }
-
-    /// A vote is about to be saved: if it ends this node's leadership, nothing more is taken.
-    pub(crate) fn vote_changes(&self, vote: &Vote) {
-        let mut gate = self.gate.lock();
-        if !self.is_leading_vote(vote) || vote.leader_id.term != gate.term {
-            gate.open = false;
-        }
-    }
-
-    /// A vote has been saved: it says who leads, or that nobody does yet.
-    pub(crate) fn vote_saved(&self, vote: &Vote) {
-        let term = vote.leader_id.term;
-        let epoch = epoch_of(term);
-        let leadership = if self.is_leading_vote(vote) {
-            Leadership::Leader {
-                epoch,
-                ready: false,
-            }
-        } else {
-            Leadership::Follower {
-                leader: vote.committed.then(|| node_id(vote.leader_id.voted_for)),
-                epoch,
-            }
-        };
-        let mut gate = self.gate.lock();
-        gate.term = term;
-        gate.open = false;
-        self.announce(leadership);
-    }
-
-    fn is_leading_vote(&self, vote: &Vote) -> bool {
-        vote.committed && vote.leader_id.voted_for == self.node
-    }
-
-    /// The blank entry of `term` is committed and applied; the log ends at `log_end`, for no
-    /// batch of that term can have been taken yet.
-    pub(crate) fn term_is_ready(&self, term: u64, log_end: Offset) {
-        let mut gate = self.gate.lock();
-        let leads = matches!(
-            *self.leadership.borrow(),
-            Leadership::Leader { ready: false, .. }
-        );
-        if leads && gate.term == term {
-            gate.open = true;
-            gate.next_offset = log_end;
-            self.announce(Leadership::Leader {
-                epoch: epoch_of(term),
-                ready: true,
-            });
-        }
-    }
-
-    /// Called under the gate's lock, which keeps the observer's calls in order.
-    fn announce(&self, leadership: Leadership) {
-        let changed = self.leadership.send_if_modified(|current| {
-            let changed = *current != leadership;
-            *current = leadership;
-            changed
-        });
-        if changed {
-            self.observer.on_leadership(leadership);
-        }
-    }
-
-    /// Raises what readers may see, before anybody is told that a batch is committed.
-    pub(crate) fn raise_high_watermark(
-        &self,
-        offset: Offset,
-        first_unstable: Option<Offset>,
-    ) -> bool {
-        let rose = self
-            .high_watermark
-            .fetch_max(offset.get(), Ordering::AcqRel)
-            < offset.get();
-        let stable = first_unstable.map_or(offset, |first| first.min(offset));
-        self.last_stable.fetch_max(stable.get(), Ordering::AcqRel);
-        rose
-    }
-
-    /// Moves the first readable offset forward.
-    pub(crate) fn raise_log_start(&self, offset: Offset) -> bool {
-        let rose = self.log_start.fetch_max(offset.get(), Ordering::AcqRel) < offset.get();
-        if rose {
-            // Nothing below the log start is undecided or unread any more.
-            self.high_watermark
-                .fetch_max(offset.get(), Ordering::AcqRel);
-            self.last_stable.fetch_max(offset.get(), Ordering::AcqRel);
-        }
-        rose
-    }
-
-    pub(crate) fn observe_high_watermark(&self, log_end: Offset) {
-        self.observer.on_high_watermark(self.offsets(log_end));
-    }
-
-    pub(crate) fn observe_log_start(&self) {
-        self.observer.on_log_start(self.log_start());
-    }
-
-    pub(crate) fn log_start(&self) -> Offset {
-        Offset::new(self.log_start.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn high_watermark(&self) -> Offset {
-        Offset::new(self.high_watermark.load(Ordering::Acquire))
-    }
-
-    /// Consistent in that the start is read first and the end last, and all of them only rise.
-    pub(crate) fn offsets(&self, log_end: Offset) -> LogOffsets {
-        let log_start = self.log_start();
-        let last_stable = Offset::new(self.last_stable.load(Ordering::Acquire));
-        let high_watermark = self.high_watermark();
-        LogOffsets {
-            log_start: LogStartOffset::new(log_start),
-            last_stable: LastStableOffset::new(last_stable.min(high_watermark)),
-            high_watermark: HighWatermark::new(high_watermark),
-            log_end: LogEndOffset::new(log_end.max(high_watermark)),
-        }
-    }
-
-    /// The disk failed: nothing is taken, nothing that waits is acknowledged. The first cause is
-    /// kept. Returns whether this was the first.
-    pub(crate) fn go_offline(&self, cause: &str) -> bool {
-        let cause: Arc<str> = cause.into();
-        self.gate.lock().open = false;
-        let first = self.offline.set(cause.clone()).is_ok();
-        if first {
-            tracing::error!(group = %self.key, %cause, "group goes offline");
-            self.observer.on_offline(cause);
-        }
-        first
-    }
-
-    pub(crate) fn offline_cause(&self) -> Option<Arc<str>> {
-        self.offline.get().cloned()
-    }
-
-    pub(crate) fn close(&self) {
-        self.gate.lock().open = false;
-        self.closed.store(true, Ordering::Release);
-    }
-}
-
 /// One replicated log on this node.
 pub struct Group {
     shared: Arc<Shared>,
     raft: Raft<TypeConfig, PartitionFsm>,
     core: CoreHandle,
+    network: Arc<dyn Network>,
+    node: NodeId,
     dir: PathBuf,
 }
 
@@ -283,19 +58,23 @@ impl Group {
         shared: Arc<Shared>,
         raft: Raft<TypeConfig, PartitionFsm>,
         core: CoreHandle,
+        network: Arc<dyn Network>,
+        node: NodeId,
         dir: PathBuf,
     ) -> Self {
         Self {
             shared,
             raft,
             core,
+            network,
+            node,
             dir,
         }
     }
 
     /// Which group this is.
     pub fn key(&self) -> GroupKey {
-        self.shared.key
+        self.shared.key()
     }
 
     /// Directory of the partition.
@@ -316,69 +95,58 @@ impl Group {
         } = proposal;
         // Nothing that the log would refuse may become an entry: it could not be taken back.
         let sound = header.last_offset_delta >= 0 && header.size_in_bytes() == batch.len();
-        let records = i64::from(header.last_offset_delta) + 1;
-        let waiter = CommitWaiter::new(self.shared.clone(), appended, committed);
+        let mut gate = self.shared.gate();
+        let refusal = if !sound {
+            Some(ProposeError::Malformed)
+        } else if !gate.open || gate.paused || self.shared.is_draining(&mut gate) {
+            Some(self.shared.refusal())
+        } else {
+            self.shared.queue_full()
+        };
+        if let Some(refusal) = refusal {
+            // Whoever waits for it may have gone.
+            let _ = committed.send(Err(refusal.clone()));
+            return Err(refusal);
+        }
+        let base_offset = gate.next_offset;
+        let waiter = CommitWaiter::new(self.shared.clone(), gate.term, appended, committed);
         let command = Command::Batch(Box::new(BatchCommand {
             bytes: batch,
             header,
-            stamped: false,
+            stamp: Stamp::Foreseen(base_offset),
             waiter: Some(waiter),
         }));
-
-        if !sound {
-            return Err(ProposeError::Malformed);
-        }
-        let mut gate = self.shared.gate.lock();
-        if !gate.open {
-            return Err(self.refusal());
-        }
-        let in_flight = self.shared.in_flight.load(Ordering::Relaxed);
-        if in_flight > self.shared.max_in_flight {
-            return Err(ProposeError::QueueFull { in_flight });
-        }
         // openraft's queue takes the entry at the first poll unless it is full, and it has room
         // for more than may be in flight. Tokio's cooperative budget must not make it seem full.
         let write = self.raft.write(command).with_leader(leader_of(gate.term));
         match tokio::task::unconstrained(write.into_future()).now_or_never() {
             Some(Ok(())) => {
-                let base_offset = gate.next_offset;
-                gate.next_offset = base_offset.plus(records);
+                gate.next_offset = base_offset.plus(i64::from(header.last_offset_delta) + 1);
                 Ok(base_offset)
             }
             Some(Err(_)) => {
                 gate.open = false;
                 Err(self.shared.why_dropped())
             }
-            None => Err(ProposeError::QueueFull { in_flight }),
+            None => Err(ProposeError::QueueFull {
+                in_flight: self.shared.in_flight(),
+            }),
         }
-    }
-
-    fn refusal(&self) -> ProposeError {
-        match *self.shared.leadership.borrow() {
-            Leadership::Leader { ready: false, .. }
-                if self.shared.offline.get().is_none()
-                    && !self.shared.closed.load(Ordering::Acquire) =>
-            {
-                return ProposeError::NotReady;
-            }
-            _ => {}
-        }
-        self.shared.why_dropped()
     }
 
     /// Batches proposed and not yet committed or given up.
     pub fn in_flight(&self) -> usize {
-        self.shared.in_flight.load(Ordering::Relaxed)
+        self.shared.in_flight()
     }
 
     /// Who leads.
     pub fn leadership(&self) -> Leadership {
-        *self.shared.leadership.borrow()
+        self.shared.leadership()
     }
 
     /// Follows who leads. Intermediate states may be skipped.
     pub fn subscribe_leadership(&self) -> watch::Receiver<Leadership> {
-        self.shared.leadership.subscribe()
+        self.shared.subscribe_leadership()
     }
 
     /// Waits until this node leads and takes writes, or the group has stopped.
@@ -496,6 +264,46 @@ impl Group {
         blocking(move || Ok(core.with_log(|log| log.finish_checkpoint(checkpoint))?)).await
     }
 
+    /// Hands leadership to another voter. No batch is taken meanwhile. Fails, and leaves this node
+    /// the leader, if the other does not answer or does not catch up within two seconds.
+    pub async fn transfer_leader(&self, to: NodeId) -> Result<(), RaftError> {
+        if !self.leadership().is_ready_leader() {
+            return Err(self.not_leading());
+        }
+        self.shared.pause(true);
+        let outcome = tokio::time::timeout(TRANSFER_TIMEOUT, self.ask_to_lead(to)).await;
+        self.shared.pause(false);
+        match outcome {
+            Ok(outcome) => outcome,
+            Err(_) => Err(RaftError::TransferFailed { to }),
+        }
+    }
+
+    /// Asks the other node itself. openraft's own way to do this would first have this node refuse
+    /// writes, and if the other is dead, it would refuse them for ever.
+    async fn ask_to_lead(&self, to: NodeId) -> Result<(), RaftError> {
+        let link = Link {
+            from: self.node,
+            to,
+            group: self.key(),
+        };
+        let mut leadership = self.subscribe_leadership();
+        while leadership.borrow_and_update().is_ready_leader() {
+            let Some(vote) = self.core.votes.get(self.key()) else {
+                break;
+            };
+            let request = TransferRequest::new(vote, raft_id(to), self.core.last_log_id());
+            self.network
+                .transfer_leader(link, request)
+                .await
+                .map_err(|_| RaftError::TransferFailed { to })?
+                .ok();
+            // It now stands for election, or lacks entries that are on their way.
+            let _ = tokio::time::timeout(TRANSFER_RETRY, leadership.changed()).await;
+        }
+        Ok(())
+    }
+
     /// Closes the descriptors of files that were not used since the last call.
     pub fn release_idle_files(&self) {
         self.core.with_log(|log| log.release_idle_files());
@@ -511,6 +319,12 @@ impl Group {
             // Fails only when the group has stopped; the next start takes it up again.
             let _ = self.raft.trigger().snapshot().await;
         }
+    }
+
+    /// What openraft says of the group, for people.
+    pub fn describe(&self) -> String {
+        use openraft::async_runtime::watch::WatchReceiver;
+        self.raft.metrics().borrow_watched().to_string()
     }
 
     /// openraft's side of the group, for the network.
@@ -540,7 +354,7 @@ impl Group {
         self.stop(false).await?;
         self.core
             .votes
-            .delete(self.shared.key)
+            .delete(self.shared.key())
             .await
             .map_err(|error| RaftError::io("forget a vote", error))?;
         let core = self.core.clone();

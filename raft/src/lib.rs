@@ -21,6 +21,7 @@ mod journal;
 mod log_core;
 mod log_reader;
 mod log_store;
+pub mod memory_network;
 pub mod network;
 mod node;
 mod observer;
@@ -28,6 +29,9 @@ mod open;
 mod partition_fsm;
 pub mod rpc;
 mod serve;
+mod shared;
+#[cfg(test)]
+mod sim;
 mod types;
 mod votes;
 mod waiter;

@@ -27,11 +27,11 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::entry_map::{EntryMap, Location, NonData, Purged};
 use crate::error::RaftError;
-use crate::group::Shared;
 use crate::journal::Journal;
+use crate::shared::Shared;
 use crate::types::{
     AppendOutcome, AppliedBatch, BatchCommand, Command, Entry, GroupKey, LogId, Payload, RaftIndex,
-    StoredMembership, epoch_of, log_id, term_of,
+    Stamp, StoredMembership, epoch_of, log_id, term_of,
 };
 use crate::votes::VoteFile;
 use crate::waiter::CommitWaiter;
@@ -318,6 +318,10 @@ impl Core {
         (state.generation, state.plan(from, to))
     }
 
+    pub(crate) fn last_log_id(&self) -> Option<LogId> {
+        self.state.lock().map.last_log_id()
+    }
+
     pub(crate) fn next_index(&self) -> RaftIndex {
         self.state.lock().map.next_index()
     }
@@ -493,6 +497,11 @@ impl State {
                 });
             }
             match entry.payload {
+                // openraft refused a batch before this one, so it must not take that one's place:
+                // the producer will send both again. The entry stays, empty.
+                Payload::Normal(Command::Batch(batch)) if batch.is_displaced(next) => {
+                    work.push_back(Work::Mark(term, NonData::Blank));
+                }
                 Payload::Normal(Command::Batch(batch)) => {
                     let (stamped, unapplied) = stamp(*batch, index, term, next, log_start)?;
                     next = unapplied.outcome.last_offset.plus(1);
@@ -847,7 +856,7 @@ fn stamp(
 ) -> Result<(StampedBatch, Unapplied), RaftError> {
     let leader_epoch = epoch_of(term);
     let header = &batch.header;
-    if batch.stamped
+    if batch.stamp == Stamp::Final
         && (header.base_offset != next || header.partition_leader_epoch != leader_epoch)
     {
         return Err(RaftError::WrongStamp {

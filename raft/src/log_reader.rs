@@ -25,7 +25,7 @@ use openraft::storage::RaftLogReader;
 use crate::error::RaftError;
 use crate::log_core::{CoreHandle, Piece, nth_header};
 use crate::types::{
-    BatchCommand, Command, Entry, LogId, Payload, RaftIndex, TypeConfig, Vote, log_id,
+    BatchCommand, Command, Entry, LogId, Payload, RaftIndex, Stamp, TypeConfig, Vote, log_id,
 };
 
 /// Most bytes of batches read for one append request, unless the first alone is larger.
@@ -115,7 +115,7 @@ impl EntryReader {
                 payload: Payload::Normal(Command::Batch(Box::new(BatchCommand {
                     bytes: batch,
                     header,
-                    stamped: true,
+                    stamp: Stamp::Final,
                     waiter: None,
                 }))),
             });

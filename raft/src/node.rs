@@ -16,13 +16,14 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::error::RaftError;
-use crate::group::{Group, Shared};
+use crate::group::Group;
 use crate::log_core::{Clock, Core};
 use crate::log_store::LogStore;
 use crate::network::{Clients, Network};
 use crate::observer::GroupObserver;
 use crate::open::{self, OpenedLog};
 use crate::partition_fsm::PartitionFsm;
+use crate::shared::Shared;
 use crate::types::{GroupKey, Membership, raft_id};
 use crate::votes::VoteFile;
 
@@ -282,6 +283,9 @@ impl RaftNode {
         } = opened;
         shared.raise_log_start(log_start);
         shared.raise_high_watermark(high_watermark, None);
+        if let Some(vote) = votes.get(key) {
+            shared.vote_found(&vote);
+        }
         let core = Core::new(
             shared.clone(),
             flusher,
@@ -293,6 +297,7 @@ impl RaftNode {
             map,
             applied,
         );
+        shared.set_reader(core.reader.clone());
         let clients = Clients {
             network: self.options.network.clone(),
             from: self.options.node_id,
@@ -313,7 +318,26 @@ impl RaftNode {
                 .await
                 .map_err(|fatal| RaftError::Stopped(fatal.to_string().into()))?;
         }
-        Ok(Arc::new(Group::new(shared, raft, core, dir)))
+        Ok(Arc::new(Group::new(
+            shared,
+            raft,
+            core,
+            self.options.network.clone(),
+            self.options.node_id,
+            dir,
+        )))
+    }
+
+    /// Stops every group and leaves its files as they are, as a crash would: for a data directory
+    /// that has failed, and for tests.
+    pub async fn abandon(&self) {
+        for group in self.groups() {
+            if let Ok(group) = self.take(group.key()) {
+                // Nothing is written, so nothing can fail.
+                let _ = group.stop(false).await;
+                self.groups.lock().remove(&group.key());
+            }
+        }
     }
 
     fn data_dir_of(&self, dir: &Path) -> Result<&DataDirState, RaftError> {
@@ -420,6 +444,10 @@ fn raft_config(options: &RaftNodeOptions) -> Result<Arc<Config>, RaftError> {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, RaftError> + Send + 'static,
 ) -> Result<T, RaftError> {
+    // The tests of this crate run in virtual time, on one thread and a simulated disk.
+    if cfg!(test) {
+        return work();
+    }
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(RaftError::Stopped(error.to_string().into())),

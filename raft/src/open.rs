@@ -107,11 +107,16 @@ fn open_log(
     map: &EntryMap,
     now: TimestampMs,
 ) -> Result<Log, RaftError> {
-    let known = |epoch: LeaderEpoch, offset: Offset| epoch == epoch_of(map.term_at(offset));
+    // Segments that the journal has given up may still be there if a crash came in between; of
+    // their terms it knows nothing any more.
+    let start_offset = map.purged().start_offset;
+    let known = |epoch: LeaderEpoch, offset: Offset| {
+        offset < start_offset || epoch == epoch_of(map.term_at(offset))
+    };
     let hint = OpenHint {
         health,
         clean_shutdown,
-        log_start: Some(map.purged().start_offset),
+        log_start: Some(start_offset),
         known_epoch: &known,
     };
     let (log, report) = Log::open(disk, &spec.dir, spec.log_config.clone(), hint, now)?;

@@ -15,7 +15,12 @@ use openraft::vote::RaftLeaderId;
 use crate::waiter::CommitWaiter;
 
 /// The runtime every group runs on.
+#[cfg(not(test))]
 pub(crate) type Runtime = openraft_rt_tokio::TokioRuntime;
+/// In the tests of this crate, its random numbers come from a seed.
+#[cfg(test)]
+pub(crate) type Runtime =
+    openraft::rt::deterministic_rng::DeterministicRng<openraft_rt_tokio::TokioRuntime>;
 
 /// openraft's view of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,10 +164,27 @@ pub struct BatchCommand {
     pub(crate) bytes: Bytes,
     /// The parsed first 61 bytes.
     pub(crate) header: BatchHeader,
-    /// `None` on the leader that proposes it; the log's own offset once stamped.
-    pub(crate) stamped: bool,
+    /// What its offset has to do with the log's.
+    pub(crate) stamp: Stamp,
     /// Told when the batch is appended and when it is committed.
     pub(crate) waiter: Option<CommitWaiter>,
+}
+
+impl BatchCommand {
+    /// Whether it was to get another offset than `next`, because of a batch before it.
+    pub(crate) fn is_displaced(&self, next: Offset) -> bool {
+        matches!(self.stamp, Stamp::Foreseen(offset) if offset != next)
+    }
+}
+
+/// Where a batch's offset stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// On the leader that proposes it: the offset that it gets unless a batch before it is refused,
+    /// in which case it is refused as well.
+    Foreseen(Offset),
+    /// From a leader's log: offset and epoch stand in the header and are final.
+    Final,
 }
 
 /// The stored batch as the state machine sees it.
