@@ -197,6 +197,7 @@ impl From<RaftError> for PartitionError {
             | RaftError::MissingEntry { .. }
             | RaftError::MissingBatch { .. }
             | RaftError::UnusableEntry(_)
+            | RaftError::TransferFailed { .. }
             | RaftError::AlreadyOpen(_) => Self::Unreadable(error.to_string().into()),
         }
     }
