@@ -16,8 +16,8 @@ use kafka_protocol::messages::offset_fetch_request::{
 };
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
-    GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    FindCoordinatorRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse,
+    LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 
 use crate::requests::{topic_name, until_not_retriable};
@@ -156,8 +156,21 @@ pub fn offset_fetch(
         .with_topics(topics)
 }
 
+/// Waits until the coordinator of a group is found, as clients do before all else: on a fresh node that makes its topic.
+pub fn find_coordinator(wire: &mut Wire, group: &str) -> Result<()> {
+    let request = FindCoordinatorRequest::default().with_key(text(group));
+    let answer = until_not_retriable(|| Ok(wire.call(3, &request)?), |answer| answer.error_code)?;
+    ensure!(
+        answer.error_code == 0,
+        "FindCoordinator: error {}",
+        answer.error_code
+    );
+    Ok(())
+}
+
 /// The committed offset of one partition (−1 for none) and its leader epoch.
 pub fn committed(wire: &mut Wire, group: &str, topic: &str, partition: i32) -> Result<(i64, i32)> {
+    find_coordinator(wire, group)?;
     let request = offset_fetch(7, group, Some(&[(topic, &[partition])]));
     let answer = until_not_retriable(|| Ok(wire.call(7, &request)?), |answer| answer.error_code)?;
     ensure!(
@@ -249,6 +262,7 @@ impl Member {
         change: impl Fn(JoinGroupRequest) -> JoinGroupRequest,
     ) -> Result<JoiningMember> {
         let mut wire = Wire::connect(address)?;
+        find_coordinator(&mut wire, group)?;
         let request = change(join_request(JOIN_VERSION, group, "", protocol));
         let answer = until_not_retriable(
             || Ok(wire.call(JOIN_VERSION, &request)?),
@@ -279,6 +293,12 @@ impl Member {
         self.leader = answer.leader.to_string();
         self.generation = answer.generation_id;
         self.members = answer.members;
+    }
+
+    /// Goes on over a new connection, as after a restart of the broker.
+    pub fn reconnect(&mut self, address: SocketAddr) -> Result<()> {
+        self.wire = Wire::connect(address)?;
+        Ok(())
     }
 
     /// Whether it leads the group.

@@ -2,12 +2,20 @@
 
 #![allow(missing_docs)]
 
+mod clients;
 mod compare_configs;
 mod compare_fetch;
 mod compare_groups;
 mod compare_metadata;
 mod compare_produce;
 mod compare_topics;
+mod dump_log;
 mod smoke;
 mod tools;
+mod wire_groups;
+mod wire_limits;
+mod wire_offsets;
+mod wire_produce;
+mod wire_topics;
+mod wire_versions;
 mod workspace;

@@ -1,0 +1,228 @@
+//! Every API and version that is advertised is answered, and what is not advertised is refused.
+
+use anyhow::{Context, Result, ensure};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use compat_tests::server::Server;
+use compat_tests::transcript::served_versions;
+use compat_tests::wire::{Wire, WireError, request_header_version, text};
+use kafka_protocol::messages::{
+    AlterConfigsRequest, ApiKey, ApiVersionsRequest, ApiVersionsResponse, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeLogDirsRequest, DescribeProducersRequest,
+    DescribeTopicPartitionsRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+    ListConfigResourcesRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, SyncGroupRequest,
+};
+use kafka_protocol::protocol::{Decodable, Request};
+
+/// What this broker serves, as documented: key, lowest and highest version.
+const SERVED: [(i16, i16, i16); 26] = [
+    (0, 0, 13),
+    (1, 4, 18),
+    (2, 1, 11),
+    (3, 0, 13),
+    (8, 2, 10),
+    (9, 1, 10),
+    (10, 0, 6),
+    (11, 0, 9),
+    (12, 0, 4),
+    (13, 0, 5),
+    (14, 0, 5),
+    (18, 0, 5),
+    (19, 2, 7),
+    (20, 1, 6),
+    (21, 0, 2),
+    (22, 0, 5),
+    (23, 2, 4),
+    (32, 1, 4),
+    (33, 0, 2),
+    (35, 1, 5),
+    (37, 0, 3),
+    (44, 0, 1),
+    (60, 0, 2),
+    (61, 0, 0),
+    (74, 0, 1),
+    (75, 0, 0),
+];
+
+#[test]
+fn the_advertised_apis_are_those_that_are_documented() -> Result<()> {
+    let server = Server::start()?;
+    let served: Vec<(i16, i16, i16)> = served_versions(server.address())?
+        .into_iter()
+        .map(|(key, (min, max))| (key, min, max))
+        .collect();
+    assert_eq!(served, SERVED);
+    Ok(())
+}
+
+fn ask<R: Request>(wire: &mut Wire, min: i16, max: i16, request: impl Fn(i16) -> R) -> Result<()> {
+    for version in min.max(R::VERSIONS.min)..=max.min(R::VERSIONS.max) {
+        wire.call(version, &request(version))
+            .map(drop)
+            .with_context(|| format!("API {} v{version}", R::KEY))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
+    let server = Server::start()?;
+    let served = served_versions(server.address())?;
+    let mut wire = server.connect()?;
+    for (&key, &(min, max)) in &served {
+        let wire = &mut wire;
+        // Bodies as empty as they can be: what is tested is that request and answer have the version's shape.
+        match ApiKey::try_from(key).ok() {
+            Some(ApiKey::Produce) => {
+                ask(wire, min, max, |_| ProduceRequest::default().with_acks(-1))?
+            }
+            Some(ApiKey::Fetch) => ask(wire, min, max, |_| FetchRequest::default())?,
+            Some(ApiKey::ListOffsets) => ask(wire, min, max, |_| ListOffsetsRequest::default())?,
+            Some(ApiKey::Metadata) => ask(wire, min, max, |_| MetadataRequest::default())?,
+            Some(ApiKey::OffsetCommit) => ask(wire, min, max, |_| OffsetCommitRequest::default())?,
+            Some(ApiKey::OffsetFetch) => ask(wire, min, max, |_| OffsetFetchRequest::default())?,
+            Some(ApiKey::FindCoordinator) => {
+                ask(wire, min, max, |_| FindCoordinatorRequest::default())?
+            }
+            Some(ApiKey::JoinGroup) => ask(wire, min, max, |_| JoinGroupRequest::default())?,
+            Some(ApiKey::Heartbeat) => ask(wire, min, max, |_| HeartbeatRequest::default())?,
+            Some(ApiKey::LeaveGroup) => ask(wire, min, max, |_| LeaveGroupRequest::default())?,
+            Some(ApiKey::SyncGroup) => ask(wire, min, max, |_| SyncGroupRequest::default())?,
+            Some(ApiKey::ApiVersions) => ask(wire, min, max, |version| {
+                let name = if version >= 3 { "t" } else { "" };
+                ApiVersionsRequest::default()
+                    .with_client_software_name(text(name))
+                    .with_client_software_version(text(name))
+            })?,
+            Some(ApiKey::CreateTopics) => ask(wire, min, max, |_| CreateTopicsRequest::default())?,
+            Some(ApiKey::DeleteTopics) => ask(wire, min, max, |_| DeleteTopicsRequest::default())?,
+            Some(ApiKey::DeleteRecords) => {
+                ask(wire, min, max, |_| DeleteRecordsRequest::default())?
+            }
+            Some(ApiKey::InitProducerId) => {
+                ask(wire, min, max, |_| {
+                    InitProducerIdRequest::default().with_transactional_id(None)
+                })?;
+            }
+            Some(ApiKey::OffsetForLeaderEpoch) => {
+                ask(wire, min, max, |_| OffsetForLeaderEpochRequest::default())?
+            }
+            Some(ApiKey::DescribeConfigs) => {
+                ask(wire, min, max, |_| DescribeConfigsRequest::default())?
+            }
+            Some(ApiKey::AlterConfigs) => ask(wire, min, max, |_| AlterConfigsRequest::default())?,
+            Some(ApiKey::DescribeLogDirs) => {
+                ask(wire, min, max, |_| DescribeLogDirsRequest::default())?
+            }
+            Some(ApiKey::CreatePartitions) => {
+                ask(wire, min, max, |_| CreatePartitionsRequest::default())?
+            }
+            Some(ApiKey::IncrementalAlterConfigs) => ask(wire, min, max, |_| {
+                IncrementalAlterConfigsRequest::default()
+            })?,
+            Some(ApiKey::DescribeCluster) => {
+                ask(wire, min, max, |_| DescribeClusterRequest::default())?
+            }
+            Some(ApiKey::DescribeProducers) => {
+                ask(wire, min, max, |_| DescribeProducersRequest::default())?
+            }
+            Some(ApiKey::ListConfigResources) => {
+                ask(wire, min, max, |_| ListConfigResourcesRequest::default())?
+            }
+            Some(ApiKey::DescribeTopicPartitions) => {
+                ask(wire, min, max, |_| {
+                    DescribeTopicPartitionsRequest::default()
+                })?;
+            }
+            _ if compat_tests::server::kafka_instead() => {}
+            other => anyhow::bail!("API {key} ({other:?}) is advertised, but no test sends it"),
+        }
+    }
+    Ok(())
+}
+
+/// Bodies of the versions that the test's codec does not know yet, by hand, and what follows the answer's header.
+#[test]
+fn versions_beyond_the_codec_are_answered_in_their_own_shape() -> Result<()> {
+    let server = Server::start()?;
+    let mut wire = server.connect()?;
+    let mut raw = |key: i16, version: i16, body: &[u8]| -> Result<Bytes, WireError> {
+        wire.send_body(key, version, 2, body)?;
+        let mut frame = wire.receive_frame()?;
+        // Correlation id and, but for ApiVersions, an empty tag section.
+        frame.advance(if key == 18 { 4 } else { 5 });
+        Ok(frame)
+    };
+    // ListOffsets v11: replica, isolation, no topics, timeout, tags. Throttle time, no topics, tags.
+    let answer = raw(2, 11, &[0xff, 0xff, 0xff, 0xff, 0, 1, 0, 0, 0, 100, 0])?;
+    assert_eq!(&answer[..], [0, 0, 0, 0, 1, 0]);
+    // OffsetCommit v10: group, generation, member, no instance, no topics.
+    let mut body = BytesMut::from(&b"\x02g"[..]);
+    body.put_i32(-1);
+    body.put_slice(&[1, 0, 1, 0]);
+    assert_eq!(&raw(8, 10, &body)?[..], [0, 0, 0, 0, 1, 0]);
+    // OffsetFetch v10: no groups, not only stable.
+    assert_eq!(&raw(9, 10, &[1, 0, 0])?[..], [0, 0, 0, 0, 1, 0]);
+    // DescribeLogDirs v5: no topics asked for. Throttle time, error, one directory.
+    let answer = raw(35, 5, &[1, 0])?;
+    assert_eq!(&answer[..7], [0, 0, 0, 0, 0, 0, 2], "{answer:?}");
+    // ApiVersions v5: name and version of the client, and the cluster and node that it means to speak to.
+    let mut answer = raw(18, 5, b"\x02t\x021\x00\xff\xff\xff\xff\x00")?;
+    ensure!(answer.len() > 20, "{answer:?}");
+    assert_eq!(answer.get_i16(), 0);
+    const REBOOTSTRAP_REQUIRED: i16 = 129;
+    let mut answer = raw(18, 5, b"\x02t\x021\x06other\x00\x00\x00\x01\x00")?;
+    assert_eq!(answer.get_i16(), REBOOTSTRAP_REQUIRED);
+    Ok(())
+}
+
+#[test]
+fn an_unknown_version_of_api_versions_is_answered_at_version_0_with_the_list() -> Result<()> {
+    let server = Server::start()?;
+    for version in [6, 99, i16::MAX, -1] {
+        let mut wire = server.connect()?;
+        let correlation_id = wire.send_body(18, version, 2, b"\x02t\x021\x00")?;
+        let mut frame = wire.receive_frame()?;
+        assert_eq!(frame.get_i32(), correlation_id);
+        let answer = ApiVersionsResponse::decode(&mut frame, 0)?;
+        assert_eq!(answer.error_code, 35);
+        ensure!(
+            answer.api_keys.iter().any(|row| row.api_key == 18),
+            "no versions to choose from"
+        );
+        ensure!(!frame.has_remaining(), "more than version 0");
+        // The client goes on over the same connection.
+        wire.call(0, &ApiVersionsRequest::default())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn unknown_apis_and_versions_end_the_connection_and_nothing_else() -> Result<()> {
+    let server = Server::start()?;
+    for (key, version) in [
+        (999, 0),
+        (-1, 0),
+        (i16::MAX, 3),
+        (3, 99),
+        (3, -1),
+        (0, 14),
+        (1, 3),
+        (19, 0),
+        (4, 0),
+    ] {
+        let mut wire = server.connect()?;
+        wire.metadata_of_everything()?;
+        wire.send_body(
+            key,
+            version,
+            request_header_version(key, version).max(1),
+            &[0; 16],
+        )?;
+        ensure!(wire.is_closed_by_peer(), "API {key} v{version} is answered");
+        server.connect()?.metadata_of_everything()?;
+    }
+    Ok(())
+}
