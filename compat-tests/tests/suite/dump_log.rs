@@ -155,11 +155,8 @@ fn every_file_of_a_busy_broker_is_read_without_complaint() -> Result<()> {
     let mut indexes = files_ending_in(&data_dir, ".index")?;
     indexes.extend(files_ending_in(&data_dir, ".timeindex")?);
     let sane = dump(&["--index-sanity-check"], &indexes)?;
-    assert_eq!(
-        sane.matches("passed sanity check").count(),
-        indexes.len(),
-        "{sane}"
-    );
+    let checked = sane.matches("passed sanity check").count() + sane.matches("is empty.").count();
+    assert_eq!(checked, indexes.len(), "{sane}");
     dump(&["--verify-index-only"], &indexes)?;
 
     let others: Vec<_> = [".snapshot", ".txnindex"]

@@ -141,6 +141,7 @@ fn offset_fetch_answers_for_every_partition_asked() -> Result<()> {
     find_coordinator(&mut wire, "asks")?;
     let asked = [("known", &[0, 9][..]), ("unknown", &[0, 1])];
     for group in ["asks", "no-such-group"] {
+        committed(&mut wire, group, "known", 0)?;
         for version in 1..=9 {
             let request = offset_fetch(version, group, Some(&asked));
             let answer = until_not_retriable(

@@ -259,14 +259,19 @@ fn where_a_configs_value_comes_from_is_told() -> Result<()> {
         ("7200000", STATIC_BROKER, &[STATIC_BROKER]),
     )?;
     set(&mut wire, BROKER, "", "log.retention.ms", "5000000")?;
-    let sources = &[DYNAMIC_DEFAULT_BROKER, STATIC_BROKER][..];
+    let sources = &[DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT][..];
     eventually(
         &mut wire,
         "retention.ms",
         ("5000000", DYNAMIC_DEFAULT_BROKER, sources),
     )?;
     set(&mut wire, BROKER, "1", "log.retention.ms", "4000000")?;
-    let sources = &[DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER][..];
+    let sources = &[
+        DYNAMIC_BROKER,
+        DYNAMIC_DEFAULT_BROKER,
+        STATIC_BROKER,
+        DEFAULT,
+    ][..];
     eventually(
         &mut wire,
         "retention.ms",
