@@ -5,6 +5,7 @@
 mod clients;
 mod compare_configs;
 mod compare_fetch;
+mod compare_group_admin;
 mod compare_groups;
 mod compare_metadata;
 mod compare_produce;

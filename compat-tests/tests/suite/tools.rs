@@ -442,3 +442,59 @@ fn verifiable_clients_agree_on_what_was_acknowledged() -> Result<()> {
     ensure!(!consumed.contains(r#""success":false"#), "{consumed}");
     Ok(())
 }
+
+#[test]
+fn kafka_consumer_groups_lists_describes_resets_and_deletes() -> Result<()> {
+    let server = Server::start()?;
+    let bootstrap = server.bootstrap();
+    let groups = |arguments: &[&str]| {
+        let all: Vec<&str> = ["--bootstrap-server", &bootstrap]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
+        kafka::CONSUMER_GROUPS.succeed(&all, "")
+    };
+    let mut wire = server.connect()?;
+    let topic = compat_tests::requests::create_topic(&mut wire, "grouped", 1, &[])?;
+    let batch = compat_tests::batches::BatchSpec::small(9, 1_790_000_000_000).build()?;
+    compat_tests::requests::produce_ok(&mut wire, &topic, 0, batch)?;
+    let mut member = compat_tests::groups::Member::join(server.address(), "tooled", "range")?;
+    // One version, one topic with partition 0, no user data: what a consumer's assignment looks like.
+    member.sync(&[(
+        &member.id.clone(),
+        b"\0\x01\0\0\0\x01\0\x07grouped\0\0\0\x01\0\0\0\0\xff\xff\xff\xff",
+    )])?;
+    member.commit(&[("grouped", 0, 4)])?;
+    assert_eq!(lines(&groups(&["--list"])?), ["tooled"]);
+    let described = groups(&["--describe", "--group", "tooled"])?;
+    let row = described
+        .lines()
+        .find(|line| line.contains("grouped"))
+        .context("no row")?;
+    let fields: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        fields[..6],
+        ["tooled", "grouped", "0", "4", "9", "5"],
+        "{described}"
+    );
+    ensure!(groups(&["--describe", "--group", "tooled", "--state"])?.contains("Stable"));
+    member.leave()?;
+    let reset = [
+        "--reset-offsets",
+        "--group",
+        "tooled",
+        "--topic",
+        "grouped",
+        "--to-earliest",
+        "--execute",
+    ];
+    groups(&reset)?;
+    assert_eq!(
+        compat_tests::groups::committed(&mut wire, "tooled", "grouped", 0)?.0,
+        0
+    );
+    ensure!(groups(&["--delete", "--group", "tooled"])?.contains("successful"));
+    assert_eq!(lines(&groups(&["--list"])?), [""; 0]);
+    Ok(())
+}

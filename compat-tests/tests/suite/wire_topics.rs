@@ -256,7 +256,7 @@ fn where_a_configs_value_comes_from_is_told() -> Result<()> {
     eventually(
         &mut wire,
         "retention.ms",
-        ("7200000", STATIC_BROKER, &[STATIC_BROKER]),
+        ("7200000", STATIC_BROKER, &[STATIC_BROKER, DEFAULT]),
     )?;
     set(&mut wire, BROKER, "", "log.retention.ms", "5000000")?;
     let sources = &[DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT][..];
