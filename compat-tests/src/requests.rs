@@ -144,6 +144,16 @@ pub fn metadata_of(name: &str) -> MetadataRequest {
         .with_allow_auto_topic_creation(false)
 }
 
+/// The current leader epoch of a partition.
+pub fn leader_epoch(wire: &mut Wire, topic: &Topic, partition: i32) -> Result<i32> {
+    let answer = wire.call(12, &metadata_of(&topic.name))?;
+    let mut rows = answer.topics.iter().flat_map(|row| &row.partitions);
+    Ok(rows
+        .find(|row| row.partition_index == partition)
+        .context("no such partition")?
+        .leader_epoch)
+}
+
 /// Deletes a topic by name.
 pub fn delete_topic(wire: &mut Wire, name: &str) -> Result<()> {
     let request = DeleteTopicsRequest::default()

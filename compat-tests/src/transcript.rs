@@ -4,19 +4,21 @@
 //! after that is a failure, unless [`KNOWN`] lists it with its reason; a line of that list that no longer applies is a
 //! failure too.
 
+use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::BytesMut;
-use kafka_protocol::messages::{ApiKey, ApiVersionsRequest};
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, FetchResponse};
 use kafka_protocol::protocol::Request;
 
 use crate::kafka::Kafka;
 use crate::known::{KNOWN, Known};
+use crate::requests::batches_of;
 use crate::server::{Server, kafka_instead};
 use crate::tree::Node;
 use crate::wire::{Wire, WireError, text};
@@ -29,6 +31,13 @@ const STAND_INS: &[(&str, &str)] = &[
     ("producer_id", "<producer id>"),
     ("member_id", "<member>"),
     ("leader", "<member or node>"),
+    // Kafka counts leaders of a partition from 0, Odradek has Raft's terms, which begin at 1.
+    ("leader_epoch", "<epoch>"),
+    ("committed_leader_epoch", "<epoch>"),
+    ("epoch", "<epoch>"),
+    // The words are each broker's own; that there are some is compared.
+    ("error_message", "<words>"),
+    ("batch_index_error_message", "<words>"),
 ];
 
 /// Answers that take longer are mentioned in the test's output.
@@ -91,7 +100,7 @@ impl Probe {
     }
 
     /// Writes down something that is not an answer.
-    pub fn note(&mut self, label: &str, what: impl std::fmt::Debug) -> Result<()> {
+    pub fn note(&mut self, label: &str, what: impl Debug) -> Result<()> {
         let answer = self.normalized(Node::of(&what)?);
         self.steps.push(Step {
             label: label.to_owned(),
@@ -134,7 +143,7 @@ impl Probe {
         request: &R,
     ) -> Result<Option<R::Response>>
     where
-        R::Response: std::fmt::Debug,
+        R::Response: Debug + 'static,
     {
         let begun = Instant::now();
         let answer = self.wire()?.call(version, request);
@@ -152,7 +161,7 @@ impl Probe {
     /// Asks at every version that is compared.
     pub fn ask_each<R: Request>(&mut self, label: &str, request: impl Fn(i16) -> R) -> Result<()>
     where
-        R::Response: std::fmt::Debug,
+        R::Response: Debug + 'static,
     {
         for version in self.versions::<R>() {
             self.ask(label, version, &request(version))?;
@@ -174,7 +183,7 @@ impl Probe {
         damage: impl FnOnce(&mut BytesMut),
     ) -> Result<Option<R::Response>>
     where
-        R::Response: std::fmt::Debug,
+        R::Response: Debug + 'static,
     {
         let mut body = BytesMut::new();
         request.encode(&mut body, version)?;
@@ -193,10 +202,16 @@ impl Probe {
         answer: Result<R::Response, WireError>,
     ) -> Result<Option<R::Response>>
     where
-        R::Response: std::fmt::Debug,
+        R::Response: Debug + 'static,
     {
         let (node, value) = match answer {
-            Ok(response) => (self.normalized(Node::of(&response)?), Some(response)),
+            Ok(response) => {
+                let node = match (&response as &dyn Any).downcast_ref::<FetchResponse>() {
+                    Some(fetched) => Node::of(&without_epochs_in_batches(fetched))?,
+                    None => Node::of(&response)?,
+                };
+                (self.normalized(node), Some(response))
+            }
             Err(WireError::Unencodable(reason)) => anyhow::bail!("{label} v{version}: {reason}"),
             Err(error) => {
                 // A connection after a failure is in an unknown state.
@@ -223,7 +238,7 @@ impl Probe {
                 .unwrap_or(path)
                 .trim_end_matches("[]");
             if let Node::Atom(text) = node {
-                let absent = matches!(text.as_str(), "None" | "-1" | "0" | "\"\"")
+                let absent = matches!(text.as_str(), "None" | "-1" | "\"\"")
                     || text == "00000000-0000-0000-0000-000000000000";
                 if let Some((_, stand_in)) = STAND_INS.iter().find(|(field, _)| *field == name)
                     && !absent
@@ -256,6 +271,29 @@ impl Probe {
     pub fn into_steps(self) -> Vec<Step> {
         self.steps
     }
+}
+
+/// Leader epochs stand in the headers of batches, too.
+fn without_epochs_in_batches(response: &FetchResponse) -> FetchResponse {
+    let mut response = response.clone();
+    for data in response
+        .responses
+        .iter_mut()
+        .flat_map(|topic| &mut topic.partitions)
+    {
+        if let Some(records) = &mut data.records {
+            let mut bytes = records.to_vec();
+            let mut start = 0;
+            for length in batches_of(records).iter().map(|batch| batch.len()) {
+                if let Some(epoch) = bytes.get_mut(start + 12..start + 16) {
+                    epoch.fill(0);
+                }
+                start += length;
+            }
+            *records = bytes.into();
+        }
+    }
+    response
 }
 
 /// API key to lowest and highest version.
@@ -339,6 +377,8 @@ fn report(known: Vec<&Known>, ours: &[Step], theirs: &[Step]) -> String {
             theirs.len()
         );
     }
+    // What differs in the same way at several versions is told once.
+    let mut told: Vec<(String, Vec<i16>)> = Vec::new();
     for (ours, theirs) in ours.iter().zip(theirs) {
         for difference in ours.answer.differences(&theirs.answer) {
             let pattern = difference.pattern();
@@ -348,22 +388,23 @@ fn report(known: Vec<&Known>, ours: &[Step], theirs: &[Step]) -> String {
                         .strip_prefix(known.path)
                         .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
             });
-            match listed.and_then(|index| applied.get_mut(index)) {
-                Some(applied) => *applied = true,
-                None => {
-                    let _ = writeln!(
-                        report,
-                        "{} v{} ({}) {}:\n    odradek {}\n    kafka   {}",
-                        ours.api,
-                        ours.version,
-                        ours.label,
-                        difference.path,
-                        difference.left,
-                        difference.right
-                    );
-                }
+            if let Some(applied) = listed.and_then(|index| applied.get_mut(index)) {
+                *applied = true;
+                continue;
+            }
+            let text = format!(
+                "({}) {}:\n    odradek {}\n    kafka   {}",
+                ours.label, difference.path, difference.left, difference.right
+            );
+            let text = format!("{} {text}", ours.api);
+            match told.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, versions)) => versions.push(ours.version),
+                None => told.push((text, vec![ours.version])),
             }
         }
+    }
+    for (text, versions) in told {
+        let _ = writeln!(report, "v{versions:?} {text}");
     }
     for (known, _) in known.iter().zip(&applied).filter(|(_, applied)| !**applied) {
         let _ = writeln!(

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use compat_tests::batches::{BatchSpec, Codec, RecordSpec};
 use compat_tests::requests::{
     EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Topic, create_topic,
-    fetch_request, list_offsets_request, produce_ok,
+    fetch_request, leader_epoch, list_offsets_request, produce_ok,
 };
 use compat_tests::transcript::{Probe, compare};
 use kafka_protocol::messages::fetch_request::ForgottenTopic;
@@ -96,7 +96,15 @@ fn fetch_with_leader_epochs() -> Result<()> {
     compare("fetch_with_leader_epochs", |probe| {
         let topic = create_topic(probe.wire()?, "fetch-epochs", 1, &[])?;
         three_batches(probe, &topic)?;
-        for (current, last) in [(0, -1), (-1, 0), (0, 0), (7, -1), (-1, 7), (-2, -2)] {
+        let now = leader_epoch(probe.wire()?, &topic, 0)?;
+        for (label, current, last) in [
+            ("the current epoch", now, -1),
+            ("the last fetched epoch", -1, now),
+            ("both", now, now),
+            ("an epoch to come", now + 7, -1),
+            ("a last fetched epoch to come", -1, now + 7),
+            ("negative ones", -2, -2),
+        ] {
             for version in probe
                 .versions::<FetchRequest>()
                 .filter(|version| *version >= 9)
@@ -112,11 +120,7 @@ fn fetch_with_leader_epochs() -> Result<()> {
                         partition.last_fetched_epoch = last;
                     }
                 }
-                probe.ask(
-                    &format!("current epoch {current}, last epoch {last}"),
-                    version,
-                    &request,
-                )?;
+                probe.ask(label, version, &request)?;
             }
         }
         Ok(())
@@ -312,7 +316,13 @@ fn list_offsets_refused() -> Result<()> {
                 list_offsets_request(version, &topic, 0, LATEST).with_replica_id(BrokerId(replica))
             })?;
         }
-        for epoch in [0, 1, 7, -2] {
+        let now = leader_epoch(probe.wire()?, &topic, 0)?;
+        for (label, epoch) in [
+            ("now", now),
+            ("next", now + 1),
+            ("to come", now + 7),
+            ("negative", -2),
+        ] {
             for version in probe
                 .versions::<ListOffsetsRequest>()
                 .filter(|version| *version >= 4)
@@ -325,7 +335,7 @@ fn list_offsets_refused() -> Result<()> {
                 {
                     partition.current_leader_epoch = epoch;
                 }
-                probe.ask(&format!("current epoch {epoch}"), version, &request)?;
+                probe.ask(label, version, &request)?;
             }
         }
         Ok(())
@@ -338,13 +348,14 @@ fn offset_for_leader_epoch() -> Result<()> {
         let topic = create_topic(probe.wire()?, "epoch-ends", 2, &[])?;
         three_batches(probe, &topic)?;
         let missing = Topic::missing("epoch-ends-nowhere");
+        let now = leader_epoch(probe.wire()?, &topic, 0)?;
         for (label, topic, partition, current, wanted) in [
-            ("the only epoch", &topic, 0, -1, 0),
-            ("an epoch to come", &topic, 0, -1, 5),
+            ("the only epoch", &topic, 0, -1, now),
+            ("an epoch to come", &topic, 0, -1, now + 5),
             ("no epoch", &topic, 0, -1, -1),
-            ("a right current epoch", &topic, 0, 0, 0),
-            ("a current epoch to come", &topic, 0, 5, 0),
-            ("an empty partition", &topic, 1, -1, 0),
+            ("a right current epoch", &topic, 0, now, now),
+            ("a current epoch to come", &topic, 0, now + 5, now),
+            ("an empty partition", &topic, 1, -1, now),
             ("a missing partition", &topic, 6, -1, 0),
             ("a missing topic", &missing, 0, -1, 0),
         ] {
