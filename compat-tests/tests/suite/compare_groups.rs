@@ -258,6 +258,8 @@ fn offsets_without_a_group_membership() -> Result<()> {
         for name in ["offsets-z", "offsets-a", "offsets-m"] {
             create_topic(probe.wire()?, name, 2, &[])?;
         }
+        // Kafka answers the rows that it refuses first.
+        probe.sort("topics", "name");
         for version in probe.versions::<OffsetCommitRequest>() {
             let group = format!("plain-offsets-v{version}");
             coordinator_is_up(probe, &group)?;
@@ -335,7 +337,6 @@ fn offsets_without_a_group_membership() -> Result<()> {
                 }
                 probe.ask("with a leader epoch", version, &large)?;
             }
-            probe.sort("topics", "name");
             probe.sort("topics[].partitions", "partition_index");
             probe.ask("what is there", 7, &offset_fetch(7, &group, None))?;
         }

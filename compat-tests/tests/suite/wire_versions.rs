@@ -34,6 +34,50 @@ fn documented() -> Result<Vec<(i16, i16, i16)>> {
     Ok(rows)
 }
 
+/// The section of `docs/PROTOCOL.md` that is written by this test when `ODRADEK_WRITE_DOCS` is set.
+#[test]
+fn the_known_differences_are_documented() -> Result<()> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/PROTOCOL.md");
+    let text = std::fs::read_to_string(path)?;
+    let heading = "## Answers that differ from Kafka's on purpose\n";
+    let mut section = format!(
+        "{heading}\nThe tests play the same requests to Apache Kafka {} and compare the answers field by field, but for \
+         ids,\nports, leader epochs (Raft's terms here) and the words of error messages. Whatever else differs is in this\n\
+         table, which is taken from `compat-tests/src/known.rs`; a line that no longer applies fails the tests.\n\n\
+         | API | asked | field | why |\n|---|---|---|---|\n",
+        compat_tests::kafka::VERSION
+    );
+    for row in compat_tests::known::KNOWN {
+        let code = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| format!("`{word}`"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let asked = row.asked.join("; ");
+        section.push_str(&format!(
+            "| {} | {asked} | {} | {} |\n",
+            row.api,
+            code(row.paths),
+            row.reason
+        ));
+    }
+    let before = text
+        .split(heading)
+        .next()
+        .context("nothing in the document")?;
+    let wanted = format!("{}\n\n{section}", before.trim_end());
+    if std::env::var_os("ODRADEK_WRITE_DOCS").is_some() {
+        std::fs::write(path, &wanted)?;
+    }
+    ensure!(
+        std::fs::read_to_string(path)? == wanted,
+        "run the tests with ODRADEK_WRITE_DOCS=1"
+    );
+    Ok(())
+}
+
 #[test]
 fn the_advertised_apis_are_those_that_are_documented() -> Result<()> {
     let server = Server::start()?;
