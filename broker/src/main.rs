@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -15,6 +16,11 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What is logged without RUST_LOG: the Raft library tells of every election and every group.
 const DEFAULT_LOG: &str = "info,openraft=error";
+
+/// Most threads that wait for disks: opening logs, reading what is not in memory.
+const BLOCKING_THREADS: usize = 128;
+/// How long such a thread stays when there is nothing to do.
+const BLOCKING_THREAD_IDLE: Duration = Duration::from_secs(2);
 
 /// A Kafka-compatible broker.
 ///
@@ -62,6 +68,8 @@ fn run(start: &Start) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("odradek")
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_THREAD_IDLE)
         .build()
         .context("the runtime cannot be started")?;
     runtime.block_on(serve(loaded))

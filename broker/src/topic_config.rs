@@ -13,22 +13,6 @@ pub use self::keys::{TOPIC_KEYS, TopicKey, find};
 use crate::config::key::{InvalidValue, list_elements};
 use crate::config::values::{Layers, Settings};
 
-/// Names of the settings that the broker reads in its code.
-pub mod name {
-    /// `cleanup.policy`.
-    pub const CLEANUP_POLICY: &str = "cleanup.policy";
-    /// `compression.type`.
-    pub const COMPRESSION_TYPE: &str = "compression.type";
-    /// `retention.ms`.
-    pub const RETENTION_MS: &str = "retention.ms";
-    /// `retention.bytes`.
-    pub const RETENTION_BYTES: &str = "retention.bytes";
-    /// `segment.bytes`.
-    pub const SEGMENT_BYTES: &str = "segment.bytes";
-    /// `write.caching`.
-    pub const WRITE_CACHING: &str = "write.caching";
-}
-
 /// What a batch is compressed with on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompressionPolicy {
@@ -73,10 +57,6 @@ pub struct TopicConfig {
     pub timestamp_before_max_ms: i64,
     /// `message.timestamp.after.max.ms`.
     pub timestamp_after_max_ms: i64,
-    /// `min.insync.replicas`.
-    pub min_insync_replicas: i32,
-    /// `preallocate`.
-    pub preallocate: bool,
     /// `write.caching`.
     pub write_caching: bool,
 }
@@ -107,8 +87,6 @@ impl TopicConfig {
             },
             timestamp_before_max_ms: read.number("message.timestamp.before.max.ms")?,
             timestamp_after_max_ms: read.number("message.timestamp.after.max.ms")?,
-            min_insync_replicas: read.number("min.insync.replicas")?,
-            preallocate: read.number("preallocate")?,
             write_caching: read.number("write.caching")?,
         })
     }

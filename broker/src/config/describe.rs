@@ -3,7 +3,7 @@
 use super::broker_keys;
 use super::key::{ConfigKind, KeySpec, UpdateMode};
 use super::values::{ConfigSource, Layers, Settings};
-use crate::topic_config::{TOPIC_KEYS, TopicConfigError, TopicDefaults, TopicKey};
+use crate::topic_config::{TOPIC_KEYS, TopicDefaults, TopicKey};
 
 /// Broker keys that stand for one value in several units; the first that is set counts.
 const FAMILIES: &[&[&str]] = &[
@@ -190,14 +190,6 @@ pub fn check_dynamic(
     Ok(key.normalize(value)?)
 }
 
-/// Checks all of a topic's own settings and gives them normalized.
-pub fn check_topic<'a>(
-    defaults: &TopicDefaults,
-    own: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> Result<Settings, TopicConfigError> {
-    crate::topic_config::validate(defaults, own)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,7 +210,7 @@ mod tests {
 
     fn topic(layers: &Layers, own: &[(&str, &str)], name: &str) -> (String, ConfigSource, String) {
         let defaults = TopicDefaults::from_layers(layers).expect("right");
-        let own = check_topic(&defaults, own.iter().copied()).expect("right");
+        let own = crate::topic_config::validate(&defaults, own.iter().copied()).expect("right");
         let entry = topic_entries(layers, &defaults, &own)
             .into_iter()
             .find(|entry| entry.name == name)
