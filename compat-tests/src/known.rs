@@ -78,16 +78,10 @@ pub const KNOWN: &[Differences] = known! {
         "INVALID_REQUEST; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
     incremental_alter_configs_of_brokers IncrementalAlterConfigs ["an unknown key"] ["responses[]"]
         "A broker key that does not exist is refused; Kafka stores it.";
-    fetch_from_where_nothing_is Fetch ["a partition twice"] ["responses[].partitions"]
-        "A partition that is named twice is answered twice.";
-    list_offsets_refused ListOffsets ["a partition twice"] ["topics[].partitions"]
-        "A partition that is named twice is answered twice.";
     fetch_read_committed Fetch ["isolation level 2" | "isolation level -1"] ["responses" | "error_code"]
         "An isolation level that does not exist reads as the nearest that does; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
     fetch_with_small_limits Fetch ["3200"] ["responses[].partitions[].records"]
         "Only whole batches are sent; Kafka cuts the last one off where the limit falls, and clients throw the piece away.";
-    list_offsets ListOffsets ["earliest, empty" | "earliest local, empty"] ["topics[].partitions[].leader_epoch"]
-        "An empty log has no record whose epoch could be told.";
     produce_with_every_codec Produce ["Lz4Linked"] ["responses[].partition_responses[]"]
         "LZ4 frames whose blocks depend on each other are taken; Kafka's library cannot read them, and the answer is UNKNOWN_SERVER_ERROR.";
     produce_of_damaged_batches Produce ["codec 5" | "codec 7"]

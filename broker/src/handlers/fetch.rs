@@ -107,11 +107,11 @@ async fn fetch(
     let wanted = Wanted::new(&request, service);
     let replica_id = request.replica_id.max(request.replica_state.replica_id);
     let session = session_request(request, version);
-    let (session_id, now) = (session.session_id, std::time::Instant::now());
+    let now = std::time::Instant::now();
     let admitted = service.sessions().begin(session, now);
     let fetch = match admitted {
         Ok(fetch) => fetch,
-        Err(fault) => return refused(fault, session_id),
+        Err(fault) => return refused(fault),
     };
     let entries = Entries::resolve(&fetch.targets, partitions, replica_id);
     let answers = wanted.answer(&Arc::new(entries), service).await;
@@ -122,7 +122,7 @@ async fn fetch(
         .finish(&fetch, &outcomes, now, rand::random);
     let selection = match selection {
         Ok(selection) => selection,
-        Err(fault) => return refused(fault, session_id),
+        Err(fault) => return refused(fault),
     };
     service.count_answer(&answers);
     let included = selection.included;
@@ -144,14 +144,14 @@ async fn fetch(
     })
 }
 
-fn refused(fault: SessionFault, session_id: i32) -> FetchAnswer {
+/// The answer to a request that fits no session: it names none.
+fn refused(fault: SessionFault) -> FetchAnswer {
     FetchAnswer(FetchReply {
         error_code: match fault {
             SessionFault::NotFound => ErrorCode::FetchSessionIdNotFound,
             SessionFault::InvalidEpoch => ErrorCode::InvalidFetchSessionEpoch,
             SessionFault::TopicIdMismatch => ErrorCode::FetchSessionTopicIdError,
         },
-        session_id,
         ..FetchReply::default()
     })
 }
@@ -208,7 +208,8 @@ fn targets(topic: &FetchTopic, uses_topic_ids: bool) -> impl Iterator<Item = Fet
             topic: reference.clone(),
             partition: PartitionIndex::new(partition.partition),
         },
-        current_leader_epoch: LeaderEpoch::new(partition.current_leader_epoch),
+        // Any negative epoch is none at all, in a fetch.
+        current_leader_epoch: LeaderEpoch::new(partition.current_leader_epoch.max(-1)),
         fetch_offset: Offset::new(partition.fetch_offset),
         last_fetched_epoch: LeaderEpoch::new(partition.last_fetched_epoch),
         max_bytes: usize::try_from(partition.partition_max_bytes).unwrap_or(0),

@@ -25,8 +25,8 @@ fn small() -> BatchSpec {
 #[test]
 fn produce_with_every_codec() -> Result<()> {
     compare("produce_with_every_codec", |probe| {
-        let topic = create_topic(probe.wire()?, "produce-codecs", 1, &[])?;
         for codec in Codec::ALL {
+            let topic = create_topic(probe.wire()?, &format!("produce-{codec:?}"), 1, &[])?;
             let batch = small().compressed(codec).build()?;
             probe.ask_each(&format!("{codec:?}"), |version| {
                 produce_request(version, &topic, 0, -1, Some(batch.clone()))

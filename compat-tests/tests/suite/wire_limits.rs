@@ -258,15 +258,17 @@ fn clients_that_never_read_are_not_read_from_and_stop_nobody() -> Result<()> {
         sockets.push(socket);
     }
     std::thread::sleep(Duration::from_secs(1));
-    let mut slowest = Duration::ZERO;
-    for _ in 0..20 {
+    // Of many requests, so that a busy machine does not decide.
+    let mut waits = Vec::new();
+    for _ in 0..40 {
         let begun = Instant::now();
         wire.call(9, &compat_tests::requests::metadata_of("unread-0"))?;
-        slowest = slowest.max(begun.elapsed());
+        waits.push(begun.elapsed());
     }
+    waits.sort();
     ensure!(
-        slowest < Duration::from_secs(1),
-        "others waited {slowest:?}"
+        waits[20] < Duration::from_millis(200),
+        "others waited {waits:?}"
     );
     let grown = broker.process().resident_bytes()?.saturating_sub(before);
     ensure!(grown < 256 * MIB, "{} MiB more", grown / MIB);
