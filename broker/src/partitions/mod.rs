@@ -143,19 +143,8 @@ impl PartitionManager {
         let _ = reconciled.wait_for(|done| *done >= offset).await;
     }
 
-    /// Follows the metadata until the sender is gone. The first image must be complete: what it
-    /// does not know is set aside as stray.
-    pub async fn run(self: Arc<Self>, mut images: watch::Receiver<Arc<MetadataImage>>) {
-        loop {
-            let image = Arc::clone(&images.borrow_and_update());
-            self.reconcile(image).await;
-            if images.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Makes this broker hold what `image` says. Older images than the last are ignored.
+    /// Makes this broker hold what `image` says. Older images than the last are ignored. The first
+    /// must be complete: what it does not know is set aside as stray.
     pub async fn reconcile(&self, image: Arc<MetadataImage>) {
         let mut inventory = self.inventory.lock().await;
         let is_first = inventory.is_none();
