@@ -448,6 +448,32 @@ async fn the_old_alter_configs_lets_what_it_does_not_name_fall_back_to_default()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_request_cannot_have_one_resource_described_any_number_of_times() {
+    let node = Node::start(&[]).await;
+    let names = ["1", "1", "01", "001", "1"];
+    let request = message!(DescribeConfigsRequest {
+        resources: names
+            .into_iter()
+            .map(
+                |name| message!(describe_configs_request::DescribeConfigsResource {
+                    resource_type: 4,
+                    resource_name: StrBytes::from(name),
+                })
+            )
+            .collect(),
+    });
+    let answer = describe_configs::handle(node.newest(ApiKey::DescribeConfigs), request).await;
+    let results = now(answer).results;
+    assert_eq!(results.len(), names.len());
+    assert_eq!(results[0].error_code, 0);
+    for result in &results[1..] {
+        assert_eq!(result.error_code, code(ErrorCode::InvalidRequest));
+        assert!(result.configs.is_empty());
+    }
+    node.broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn topics_are_described_page_by_page() {
     let node = Node::start(&[]).await;
     node.create(vec![topic("a", 2), topic("b", 3)]).await;

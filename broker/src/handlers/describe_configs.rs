@@ -47,10 +47,14 @@ pub async fn handle(
         with_synonyms: request.include_synonyms,
         with_docs: request.include_documentation,
     };
+    let mut seen = HashSet::new();
     let results = request
         .resources
         .into_iter()
-        .map(|resource| describer.describe(resource))
+        .map(|resource| {
+            let is_first = seen.insert((resource.resource_type, resource.resource_name.clone()));
+            describer.describe(resource, is_first)
+        })
         .collect();
     Reply::Now(message!(DescribeConfigsResponse { results }))
 }
@@ -63,8 +67,17 @@ struct Describer<'a> {
 }
 
 impl Describer<'_> {
-    fn describe(&self, resource: DescribeConfigsResource) -> DescribeConfigsResult {
-        let (code, message, configs) = match self.configs(&resource) {
+    /// A resource that the request has named before is not described again: the answer to a small
+    /// request would have no bound.
+    fn describe(&self, resource: DescribeConfigsResource, is_first: bool) -> DescribeConfigsResult {
+        let described = if is_first {
+            self.configs(&resource)
+        } else {
+            Err(Undescribed::invalid(
+                "Each resource must appear at most once.",
+            ))
+        };
+        let (code, message, configs) = match described {
             Ok(configs) => (ErrorCode::None, String::new(), configs),
             Err(error) => (error.code, error.message, Vec::new()),
         };
@@ -153,7 +166,8 @@ impl Describer<'_> {
         let id: i32 = name.parse().map_err(|_| {
             Undescribed::invalid(format!("Broker id must be an integer, but it is: {name}"))
         })?;
-        if id == own.get() {
+        // The number in one spelling only, or one broker could be named in any number of ways.
+        if id == own.get() && name == own.to_string() {
             return Ok(());
         }
         Err(Undescribed::invalid(format!(

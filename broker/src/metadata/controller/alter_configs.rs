@@ -1,7 +1,7 @@
 //! Changes of configuration: all keys of a resource at once (the old way), or single keys (KIP-339).
 
-use std::collections::HashMap;
 use std::collections::btree_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use super::super::image::{ConfigMap, ConfigResource, MetadataImage, ResourceKind};
 use super::super::records::{ConfigRecord, MetadataRecord};
@@ -187,7 +187,7 @@ fn check_resource(resource: &ConfigResource) -> Result<(), Refusal> {
 
 /// Refuses a key that is named twice.
 pub fn check_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut keys = keys;
     if keys.all(|key| seen.insert(key)) {
         Ok(())
@@ -236,13 +236,17 @@ fn apply_change(
                 Entry::Vacant(vacant) => vacant.insert(default),
                 Entry::Occupied(occupied) => occupied.into_mut(),
             };
+            let operand: Vec<&str> = elements(operand).collect();
             let mut elements: Vec<&str> = elements(value).collect();
-            for element in self::elements(operand) {
-                if operation == Operation::Subtract {
-                    elements.retain(|present| *present != element);
-                } else if !elements.contains(&element) {
-                    elements.push(element);
-                }
+            if operation == Operation::Subtract {
+                let unwanted: HashSet<&str> = operand.into_iter().collect();
+                elements.retain(|element| !unwanted.contains(element));
+            } else {
+                let mut present: HashSet<&str> = elements.iter().copied().collect();
+                let fresh = operand
+                    .into_iter()
+                    .filter(|element| present.insert(element));
+                elements.extend(fresh);
             }
             *value = elements.join(",");
         }
@@ -423,6 +427,19 @@ mod tests {
             ),
             pairs(&[("cleanup.policy", "compact")])
         );
+    }
+
+    #[test]
+    fn a_list_of_very_many_elements_holds_nobody_up() {
+        let many: Vec<String> = (0..300_000).map(|number: u32| number.to_string()).collect();
+        let many = many.join(",");
+        let image = image(&[("cleanup.policy", &many)]);
+        for operation in [2, 3] {
+            let change = change("cleanup.policy", operation, Some(&many));
+            let left = after(&image, vec![change]);
+            let expected = if operation == 2 { many.as_str() } else { "" };
+            assert!(left == pairs(&[("cleanup.policy", expected)]));
+        }
     }
 
     #[test]

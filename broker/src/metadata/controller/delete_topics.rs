@@ -1,6 +1,6 @@
 //! Deletion of topics, by name or by id (KIP-516).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use odradek_protocol::ids::TopicId;
 
@@ -43,6 +43,7 @@ pub fn delete_topics(
             (Some(_), false) | (None, true) => {}
         }
     }
+    let mut doomed = HashSet::new();
     let mut records = Vec::new();
     let mut outcomes = Vec::new();
     for topic in topics {
@@ -67,7 +68,11 @@ pub fn delete_topics(
                 continue;
             }
         }
-        outcomes.push(delete_topic(image, topic, &mut records));
+        let outcome = delete_topic(image, topic, &mut doomed);
+        if outcome.result.is_ok() {
+            records.push(MetadataRecord::RemoveTopic(outcome.topic_id));
+        }
+        outcomes.push(outcome);
     }
     (records, outcomes)
 }
@@ -83,7 +88,7 @@ fn outcome(topic: &DoomedTopic, result: Result<(), Refusal>) -> DeletionOutcome 
 fn delete_topic(
     image: &MetadataImage,
     topic: &DoomedTopic,
-    records: &mut Vec<MetadataRecord>,
+    doomed: &mut HashSet<TopicId>,
 ) -> DeletionOutcome {
     let found = match &topic.name {
         Some(name) => image.topic(name).ok_or(Refusal::UnknownTopic),
@@ -95,12 +100,10 @@ fn delete_topic(
         Ok(found) => found,
         Err(refusal) => return outcome(topic, Err(refusal)),
     };
-    let removal = MetadataRecord::RemoveTopic(found.id);
-    let result = if records.contains(&removal) {
-        Err(Refusal::TopicNamedByNameAndId)
-    } else {
-        records.push(removal);
+    let result = if doomed.insert(found.id) {
         Ok(())
+    } else {
+        Err(Refusal::TopicNamedByNameAndId)
     };
     DeletionOutcome {
         name: Some(found.name.to_string()),
