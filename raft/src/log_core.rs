@@ -312,10 +312,11 @@ impl Core {
         self.guarded(result)
     }
 
-    /// What the replication path has to read to get these entries.
-    pub(crate) fn plan(&self, from: RaftIndex, to: RaftIndex) -> (u64, Vec<Piece>) {
+    /// What the replication path has to read to get these entries; `None` if the first of them has
+    /// been dropped.
+    pub(crate) fn plan(&self, from: RaftIndex, to: RaftIndex) -> Option<(u64, Vec<Piece>)> {
         let state = self.state.lock();
-        (state.generation, state.plan(from, to))
+        (from >= state.map.first_index()).then(|| (state.generation, state.plan(from, to)))
     }
 
     pub(crate) fn last_log_id(&self) -> Option<LogId> {
@@ -792,7 +793,6 @@ impl State {
     }
 
     fn plan(&self, from: RaftIndex, to: RaftIndex) -> Vec<Piece> {
-        let from = from.max(self.map.first_index());
         let to = to.min(self.map.next_index());
         let mut pieces = Vec::new();
         for index in from.get()..to.get() {

@@ -129,8 +129,13 @@ impl EntryReader {
         Ok(taken)
     }
 
+    /// Reads entries from `from` on, or none if that one is not there any more: a replica that is
+    /// so far behind may be read for while the log is purged, and openraft then sends an empty
+    /// request and turns to a snapshot.
     async fn read(&mut self, from: RaftIndex, to: RaftIndex) -> Result<Vec<Entry>, RaftError> {
-        let (generation, pieces) = self.core.plan(from, to);
+        let Some((generation, pieces)) = self.core.plan(from, to) else {
+            return Ok(Vec::new());
+        };
         let mut entries = Vec::new();
         let mut left = READ_MAX_BYTES;
         for piece in pieces {
