@@ -68,6 +68,7 @@ pub struct Broker {
     health: Arc<Health>,
     raft: Arc<RaftNode>,
     tasks: [JoinHandle<()>; 3],
+    listening: Vec<String>,
     data_dir: DataDir,
 }
 
@@ -86,6 +87,10 @@ impl Broker {
         let data_dir = DataDir::open(&config.data_dir, config.node_id)?;
         let listeners = bind_listeners(&config).await?;
         let endpoints: Vec<_> = listeners.iter().map(endpoint).collect();
+        let listening = listeners
+            .iter()
+            .map(|listener| format!("{}://{}", listener.name(), listener.address()))
+            .collect();
         let budget = MemoryBudget::new(config.request_memory_bytes, config.reply_memory_bytes);
         let stack = RaftStack::open(&config)?;
         let health = Arc::new(Health::new(Arc::clone(stack.directory.health())));
@@ -159,6 +164,7 @@ impl Broker {
             health,
             raft: stack.raft,
             tasks,
+            listening,
             data_dir,
         })
     }
@@ -166,6 +172,11 @@ impl Broker {
     /// The services, as handlers see them.
     pub fn context(&self) -> &Arc<BrokerContext> {
         &self.context
+    }
+
+    /// Where it listens, as `NAME://address:port` with the real ports.
+    pub fn listening(&self) -> &[String] {
+        &self.listening
     }
 
     /// The data directory.

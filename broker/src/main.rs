@@ -1,5 +1,6 @@
 //! The command line, and the life of the process around a broker.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -72,7 +73,10 @@ fn run(start: &Start) -> anyhow::Result<()> {
         .thread_keep_alive(BLOCKING_THREAD_IDLE)
         .build()
         .context("the runtime cannot be started")?;
-    runtime.block_on(serve(loaded))
+    let served = runtime.block_on(serve(loaded));
+    // Whatever a thread still waits for at a disk, nobody waits for it any more.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(loaded: Loaded) -> anyhow::Result<()> {
@@ -85,8 +89,14 @@ async fn serve(loaded: Loaded) -> anyhow::Result<()> {
             "these keys of Kafka have no effect here"
         );
     }
-    let broker = Broker::start(loaded).await?;
-    println!("{}", start_line(&broker));
+    let broker = tokio::select! {
+        broker = Broker::start(loaded) => broker?,
+        // Logs that are being looked through are looked through again at the next start.
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    // Whoever started it may not want to read it.
+    let _ = writeln!(std::io::stdout(), "{}", start_line(&broker));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -103,22 +113,12 @@ async fn serve(loaded: Loaded) -> anyhow::Result<()> {
 
 /// Where it listens, where the data is, and how to try it.
 fn start_line(broker: &Broker) -> String {
-    let context = broker.context();
-    let listeners: Vec<String> = context
-        .endpoints
-        .iter()
-        .map(|endpoint| {
-            format!(
-                "{}://{}:{}",
-                endpoint.listener_name, endpoint.host, endpoint.port
-            )
-        })
-        .collect();
     let http = broker
         .http_address()
         .map(|address| format!(", metrics on http://{address}/metrics"))
         .unwrap_or_default();
-    let try_it = context
+    let try_it = broker
+        .context()
         .endpoints
         .first()
         .map(|endpoint| format!("; try: kcat -b {}:{} -L", endpoint.host, endpoint.port))
@@ -126,7 +126,7 @@ fn start_line(broker: &Broker) -> String {
     format!(
         "odradek {} listens on {}, data in {}{http}{try_it}",
         env!("CARGO_PKG_VERSION"),
-        listeners.join(", "),
+        broker.listening().join(", "),
         broker.data_dir().path().display(),
     )
 }

@@ -379,6 +379,7 @@ async fn accept_loop(listener: BoundListener, registry: Arc<Registry>, shared: C
         registry.room().await;
         let (stream, peer) = match listener.listener.accept().await {
             Ok(accepted) => accepted,
+            Err(error) if is_of_the_peer(&error) => continue,
             Err(error) => {
                 tracing::warn!(listener = %listener.spec.name, %error, "accepting failed");
                 tokio::time::sleep(ACCEPT_RETRY).await;
@@ -403,6 +404,14 @@ async fn accept_loop(listener: BoundListener, registry: Arc<Registry>, shared: C
             drop(registration);
         });
     }
+}
+
+/// Whether a connection was gone before it could be accepted.
+fn is_of_the_peer(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
 }
 
 async fn run_connection(
