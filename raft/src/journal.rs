@@ -193,7 +193,7 @@ fn read(records: &[u8]) -> io::Result<(EntryMap, usize)> {
     let mut map = EntryMap::default();
     let mut frames = Frames::new(records);
     let mut first = true;
-    while let Some(body) = frames.next() {
+    for body in frames.by_ref() {
         // A record whose checksum is right but whose content is not was written that way: no
         // crash does that, so it is not cut off silently.
         match codec::decode(body) {

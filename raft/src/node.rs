@@ -410,7 +410,7 @@ impl RaftNode {
                     })?;
             }
         }
-        results.into_iter().map(|(_, closed)| closed).collect()
+        results.into_iter().try_for_each(|(_, closed)| closed)
     }
 }
 
