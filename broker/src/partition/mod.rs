@@ -301,7 +301,7 @@ impl Partition {
         let (size, stamped) = (header.size_in_bytes(), batch.log_append_time);
         if !(header.has_producer_id() && options.origin == BatchOrigin::Client) {
             self.group.propose(proposal)?;
-            self.metrics.taken(size, header.record_count);
+            self.count_taken(size, header.record_count);
             return Ok(Appending::new(committed, appended, stamped));
         }
         let sequenced = SequencedBatch {
@@ -325,7 +325,7 @@ impl Partition {
             Verdict::Refused(fault) => return Err(fault.into()),
         }
         self.group.propose(proposal)?;
-        self.metrics.taken(size, header.record_count);
+        self.count_taken(size, header.record_count);
         let outcome = SharedOutcome::new(committed);
         in_flight.record(sequenced, outcome.clone());
         Ok(Appending::shared(outcome, appended, stamped))
@@ -377,6 +377,11 @@ impl Partition {
     /// Bytes of its log.
     pub fn size_bytes(&self) -> u64 {
         self.reader().size_bytes()
+    }
+
+    fn count_taken(&self, bytes: usize, records: i32) {
+        self.metrics.taken(bytes, records);
+        self.directory.take_room(bytes);
     }
 
     fn require_writable(&self, epoch: Option<LeaderEpoch>) -> Result<(), PartitionError> {

@@ -8,7 +8,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use odradek_storage::LogDirHealth;
 
@@ -19,6 +19,8 @@ use crate::partition::PartitionError;
 pub struct LogDirectory {
     health: Arc<LogDirHealth>,
     below_reserve: AtomicBool,
+    /// What may still be produced before free space is looked at again, in bytes.
+    room: AtomicI64,
     partitions: AtomicUsize,
 }
 
@@ -37,6 +39,7 @@ impl LogDirectory {
         Arc::new(Self {
             health,
             below_reserve: AtomicBool::new(false),
+            room: AtomicI64::new(i64::MAX),
             partitions: AtomicUsize::new(0),
         })
     }
@@ -62,10 +65,17 @@ impl LogDirectory {
     /// An error if nothing may be produced to it.
     pub fn require_writable(&self) -> Result<(), PartitionError> {
         self.require_online()?;
-        if self.below_reserve.load(Ordering::Relaxed) {
+        if self.is_below_reserve() || self.room.load(Ordering::Relaxed) < 0 {
             return Err(PartitionError::DiskReserve);
         }
         Ok(())
+    }
+
+    /// Counts what has been produced, so that a burst does not eat up the reserve between two looks
+    /// at free space.
+    pub fn take_room(&self, bytes: usize) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.room.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Space of its file system.
@@ -80,6 +90,9 @@ impl LogDirectory {
     /// Compares free space with the reserve. Produce is let in again only with an eighth more than
     /// the reserve, so that it does not flap.
     pub fn check_reserve(&self, usable_bytes: u64, reserve_bytes: u64) {
+        let room = usable_bytes.saturating_sub(reserve_bytes);
+        let room = i64::try_from(room).unwrap_or(i64::MAX);
+        self.room.store(room, Ordering::Relaxed);
         let was_below = self.below_reserve.load(Ordering::Relaxed);
         let is_below = is_below_reserve(was_below, usable_bytes, reserve_bytes);
         if is_below != was_below {
@@ -143,5 +156,22 @@ mod tests {
         assert!(error.error_code().retriable());
         directory.check_reserve(200, 100);
         assert!(directory.require_writable().is_ok());
+    }
+
+    #[test]
+    fn a_burst_between_two_looks_at_free_space_stops_at_the_reserve() {
+        let directory = LogDirectory::new(LogDirHealth::new("/nowhere"));
+        directory.take_room(1 << 40);
+        assert!(directory.require_writable().is_ok(), "not looked at yet");
+        directory.check_reserve(1_000, 100);
+        directory.take_room(900);
+        assert!(directory.require_writable().is_ok());
+        directory.take_room(1);
+        assert!(directory.require_writable().is_err());
+        directory.check_reserve(1_000, 100);
+        assert!(
+            directory.require_writable().is_ok(),
+            "it was compressed, or freed"
+        );
     }
 }
