@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::data_metrics;
+use crate::groups;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 
@@ -74,6 +75,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
         .install_recorder()?;
     metrics::describe();
     data_metrics::describe();
+    groups::metrics::describe();
     Ok(handle)
 }
 

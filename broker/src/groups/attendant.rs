@@ -163,3 +163,111 @@ fn topics_gone(before: &MetadataImage, after: &MetadataImage) -> Vec<(TopicName,
         .map(|topic| (TopicName::new(&topic.name), topic.id))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use odradek_protocol::ids::TimestampMs;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::groups::bench::Bench;
+    use crate::groups::config::CoordinatorConfig;
+    use crate::groups::messages::{FetchRequest, FetchTopic};
+    use crate::groups::names::{GenerationId, GroupId, MemberId};
+    use crate::groups::partitioner::partition_of;
+    use crate::metadata::records::MetadataRecord;
+    use crate::partitions::fixture::{Fixture, topic_id};
+
+    const GROUPS: [&str; 4] = ["group", "b", "c", "d"];
+    const PARTITIONS: i32 = 3;
+
+    fn attended(fixture: &Fixture) -> (Arc<Service>, watch::Sender<Arc<MetadataImage>>) {
+        let clock = Arc::new(ManualClock::starting_at(TimestampMs::new(1_000)));
+        let groups = Arc::new(Service::new(CoordinatorConfig::default(), clock));
+        let (images, followed) = watch::channel(fixture.image());
+        let partitions = Arc::clone(&fixture.manager);
+        let attendant = Attendant::new(Arc::clone(&groups), partitions, Duration::from_secs(5));
+        tokio::spawn(attendant.run(followed));
+        (groups, images)
+    }
+
+    async fn wait_for_coordinators(groups: &Service) {
+        for partition in 0..PARTITIONS {
+            let active = groups.wait_until_active(PartitionIndex::new(partition));
+            let in_time = tokio::time::timeout(Duration::from_secs(20), active).await;
+            in_time.expect("a coordinator comes up");
+        }
+    }
+
+    async fn commit(groups: &Service, group: &str) {
+        let nobody = MemberId::new("");
+        let outside = GenerationId::new(-1);
+        let mut request = Bench::commit_request(&nobody, outside, "data", 0, 7);
+        request.group = GroupId::new(group);
+        request.topics[0].topic_id = topic_id(2);
+        assert_eq!(groups.commit(request).await, Ok(vec![vec![Ok(())]]));
+    }
+
+    async fn committed(groups: &Service, group: &str) -> Option<i64> {
+        let request = FetchRequest {
+            group: GroupId::new(group),
+            topics: Some(vec![FetchTopic {
+                topic: TopicName::new("data"),
+                topic_id: TopicId::ZERO,
+                partitions: vec![PartitionIndex::new(0)],
+            }]),
+        };
+        let topics = groups.fetch(request).await.expect("a coordinator");
+        let found = topics[0].partitions[0].1.as_ref();
+        found.map(|found| found.offset.get())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn groups_live_on_the_partitions_of_their_topic_through_a_restart_and_a_deletion() {
+        let mut fixture = Fixture::new();
+        fixture.create_topic("data", 2, 1).await;
+        let (groups, images) = attended(&fixture);
+        assert_eq!(groups.partition_of("group"), None, "there is no topic yet");
+        fixture.create_topic(OFFSETS_TOPIC, 1, PARTITIONS).await;
+        // The coordinator's own topic works with the broker's timestamps too.
+        fixture
+            .set_config(OFFSETS_TOPIC, "message.timestamp.type", "LogAppendTime")
+            .await;
+        images.send_replace(fixture.image());
+        wait_for_coordinators(&groups).await;
+        for group in GROUPS {
+            assert_eq!(
+                groups.partition_of(group),
+                Some(partition_of(group, PARTITIONS))
+            );
+            commit(&groups, group).await;
+            assert_eq!(committed(&groups, group).await, Some(7));
+        }
+        drop((groups, images));
+
+        let mut fixture = fixture.restart().await;
+        let (groups, images) = attended(&fixture);
+        wait_for_coordinators(&groups).await;
+        for group in GROUPS {
+            assert_eq!(committed(&groups, group).await, Some(7));
+        }
+
+        fixture
+            .change(vec![MetadataRecord::RemoveTopic(topic_id(2))])
+            .await;
+        images.send_replace(fixture.image());
+        for group in GROUPS {
+            while committed(&groups, group).await.is_some() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+
+        fixture
+            .change(vec![MetadataRecord::RemoveTopic(topic_id(1))])
+            .await;
+        images.send_replace(fixture.image());
+        while groups.partition_of("group").is_some() || !groups.led().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

@@ -326,10 +326,13 @@ impl GroupCoordinator {
         Ok(results)
     }
 
-    /// Kafka measures the metadata in Java's characters, which are UTF-16 units.
+    /// Kafka measures the metadata in Java's characters, which are UTF-16 units. Whatever the
+    /// configuration says, a record must fit into a batch.
     fn is_metadata_too_large(&self, partition: &CommitPartition) -> bool {
         let limit = self.config.offset_metadata_max_bytes;
-        partition.metadata.len() > limit && partition.metadata.encode_utf16().count() > limit
+        let len = partition.metadata.len();
+        len > self.config.max_record_bytes
+            || (len > limit && partition.metadata.encode_utf16().count() > limit)
     }
 
     /// Brings `records`, which are all about offsets, into the state and has them written.

@@ -16,6 +16,7 @@ pub mod error;
 #[cfg(test)]
 mod history_tests;
 pub mod messages;
+pub mod metrics;
 pub mod names;
 pub mod offsets;
 #[cfg(test)]

@@ -21,6 +21,7 @@ use super::messages::{
     GroupListing, GroupReply, GroupRequest, HeartbeatRequest, JoinReply, JoinRequest, LeaveRequest,
     ListRequest, SyncReply, SyncRequest,
 };
+use super::metrics;
 use super::names::{GroupId, TopicName};
 use super::partitioner::partition_of;
 use super::runtime::{CoordinatorLog, Shard, ShardError, ShardOptions};
@@ -110,12 +111,16 @@ impl Service {
             clock,
             options,
         );
-        self.shards.write().insert(partition, shard);
+        let mut shards = self.shards.write();
+        shards.insert(partition, shard);
+        metrics::coordinators(shards.len());
     }
 
     /// This broker no longer leads `partition`. Requests that wait there fail.
     pub fn resign(&self, partition: PartitionIndex) {
-        self.shards.write().remove(&partition);
+        let mut shards = self.shards.write();
+        shards.remove(&partition);
+        metrics::coordinators(shards.len());
     }
 
     /// The partitions whose coordinator runs here.
@@ -151,8 +156,13 @@ impl Service {
     /// JoinGroup. Waits for the rebalance.
     pub async fn join(&self, request: JoinRequest) -> JoinReply {
         let member = request.member.clone();
-        ask!(self, request.group, GroupRequest::Join(request), Join)
-            .unwrap_or_else(|error| JoinReply::refused(error, member))
+        let reply = ask!(self, request.group, GroupRequest::Join(request), Join)
+            .unwrap_or_else(|error| JoinReply::refused(error, member));
+        // One member of each generation is told that it leads.
+        if reply.error.is_none() && reply.member == reply.leader {
+            metrics::generation();
+        }
+        reply
     }
 
     /// SyncGroup. Waits for the leader's assignment.
@@ -198,7 +208,10 @@ impl Service {
     /// # Errors
     /// The request failed as a whole.
     pub async fn commit(&self, request: CommitRequest) -> Result<PartitionResults, GroupError> {
-        ask!(self, request.group, GroupRequest::Commit(request), Commit)?
+        let results = ask!(self, request.group, GroupRequest::Commit(request), Commit)??;
+        let landed = results.iter().flatten().filter(|result| result.is_ok());
+        metrics::committed(landed.count());
+        Ok(results)
     }
 
     /// OffsetFetch of one group.

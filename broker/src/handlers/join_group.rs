@@ -18,6 +18,9 @@ use crate::groups::messages::{JoinReply, JoinRequest, JoinedMember, MemberProtoc
 use crate::groups::names::{GroupId, InstanceId, MemberId};
 use crate::metadata::topic_name;
 
+/// How much of a client's name its member id begins with, at most.
+const MAX_PREFIX_CHARS: usize = 255;
+
 /// Answers JoinGroup.
 pub async fn handle(
     context: RequestContext,
@@ -51,6 +54,8 @@ async fn join(
         return JoinReply::refused(GroupError::InvalidRequest, member);
     }
     let prefix = instance.as_ref().map_or(client.id, InstanceId::as_str);
+    // A client id may be as long as a string can be, and the id of a member must fit into one.
+    let prefix: String = prefix.chars().take(MAX_PREFIX_CHARS).collect();
     let protocols = request.protocols.iter().map(|protocol| MemberProtocol {
         name: protocol.name.as_str().to_owned(),
         metadata: copy(&protocol.metadata),

@@ -113,6 +113,10 @@ impl Fixture {
         }
     }
 
+    pub(crate) fn image(&self) -> Arc<MetadataImage> {
+        Arc::new(self.image.clone())
+    }
+
     pub(crate) async fn create_topic(&mut self, name: &str, number: u8, partitions: i32) {
         self.change(topic_records(name, number, partitions)).await;
     }

@@ -500,7 +500,8 @@ impl ClassicGroup {
         let since = self.state_since;
         self.enter(State::Stable, cx.now);
         let record = self.to_record();
-        let size = record.encode_value().map_or(0, |value| value.len());
+        let value_size = record.encode_value().map_or(0, |value| value.len());
+        let size = record.encode_key().len() + value_size;
         if size > cx.config.max_record_bytes {
             tracing::warn!(group = %self.id, size, "the assignment is too large to be stored");
             self.enter(State::CompletingRebalance, since);

@@ -10,6 +10,7 @@ use odradek_protocol::records::{RecordWalker, expand};
 
 use super::log::{CoordinatorLog, LogFailure};
 use super::{StateMachine, shard::ShardOptions};
+use crate::groups::metrics;
 
 /// How long to wait for commits that are still on their way.
 const COMMIT_POLL: Duration = Duration::from_millis(10);
@@ -46,9 +47,11 @@ pub(super) async fn replay<S: StateMachine>(
             tokio::time::sleep(COMMIT_POLL).await;
         }
     }
+    let elapsed = began.elapsed();
+    metrics::loaded(records, elapsed.as_secs_f64());
     tracing::info!(
         label = options.label, records, next_offset = %next,
-        elapsed_ms = began.elapsed().as_millis(), "coordinator is loaded"
+        elapsed_ms = elapsed.as_millis(), "coordinator is loaded"
     );
     Ok(())
 }

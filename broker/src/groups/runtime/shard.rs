@@ -16,6 +16,7 @@ use super::timers::Timers;
 use super::{EffectsOf, LogRecord, ShardError, StateMachine, replay};
 use crate::clock::Clock;
 use crate::groups::effects::{Effects, RequestToken, TimerChange};
+use crate::groups::metrics;
 
 /// How long a shard whose writes fail waits before it loads again.
 const RELOAD_DELAY: Duration = Duration::from_millis(200);
@@ -194,6 +195,7 @@ impl<S: StateMachine> Task<S> {
         self.phase.store(ACTIVE, Ordering::Release);
         let served = self.serve_requests(&mut serving).await;
         if let Err(failure) = served {
+            metrics::write_failed();
             serving.fail(failure);
         }
         served
