@@ -249,8 +249,8 @@ pub fn until_not_retriable<T>(
 }
 
 /// UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS,
-/// COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: what a broker says of what it is still making.
-const PASSING_ERRORS: [i16; 6] = [3, 5, 6, 14, 15, 16];
+/// COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, OFFSET_NOT_AVAILABLE: what a broker says of what it is still making.
+const PASSING_ERRORS: [i16; 7] = [3, 5, 6, 14, 15, 16, 78];
 
 /// A Fetch request outside any session for some offsets of one topic: `(partition, offset, partition_max_bytes)`.
 pub fn fetch_request(version: i16, topic: &Topic, partitions: &[(i32, i64, i32)]) -> FetchRequest {
