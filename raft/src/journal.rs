@@ -208,3 +208,122 @@ fn read(records: &[u8]) -> io::Result<(EntryMap, usize)> {
     let valid = frames.valid_bytes();
     Ok((map, valid))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use odradek_protocol::ids::Offset;
+    use odradek_storage::SimDisk;
+    use odradek_storage::disk::OpenMode;
+
+    use super::*;
+    use crate::types::{RaftIndex, log_id};
+
+    fn dir() -> &'static Path {
+        Path::new("/data/topic-0")
+    }
+
+    fn voters() -> Membership {
+        Membership::new_with_defaults(vec![BTreeSet::from([1])], [])
+    }
+
+    fn disk() -> (SimDisk, Arc<dyn Disk>) {
+        let disk = SimDisk::new();
+        let shared = disk.shared();
+        shared.create_dir_all(dir()).unwrap();
+        (disk, shared)
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn a_journal_has_the_bytes_that_the_format_says() {
+        let (_, disk) = disk();
+        let Opened {
+            mut journal,
+            mut map,
+            ..
+        } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+        map.push_non_data(1, NonData::Blank);
+        journal.append(map.last_mark()).unwrap();
+        let bytes = disk.read_file(&dir().join(FILE_NAME), 4096).unwrap();
+        let membership = "02 0000000000000001 0000000000000000 0000000000000000 \
+                          0001 0001 0000000000000001 0001 0000000000000001";
+        let blank = "01 0000000000000002 0000000000000001 0000000000000000";
+        let mut expected = hex(&MAGIC);
+        for body in [membership, blank] {
+            let body: String = body.split_whitespace().collect();
+            let raw: Vec<u8> = (0..body.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&body[at..at + 2], 16).unwrap())
+                .collect();
+            expected += &format!("{:08x}{:08x}{body}", raw.len(), crc32c::crc32c(&raw));
+        }
+        assert_eq!(hex(&bytes), expected);
+    }
+
+    #[test]
+    fn a_torn_tail_is_cut_and_written_over() {
+        let (_, disk) = disk();
+        let Opened {
+            mut journal,
+            mut map,
+            ..
+        } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+        map.push_non_data(1, NonData::Blank);
+        journal.append(map.last_mark()).unwrap();
+        let path = dir().join(FILE_NAME);
+        let whole = disk.read_file(&path, 4096).unwrap();
+        for cut in 1..33 {
+            let file = disk.open(&path, OpenMode::Write).unwrap();
+            file.set_len((whole.len() - cut) as u64).unwrap();
+            let Opened {
+                mut journal,
+                mut map,
+                cut_bytes,
+            } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+            assert_eq!(cut_bytes, 33 - cut as u64);
+            assert_eq!(map.last_log_id(), Some(log_id(0, 0)));
+            map.push_non_data(1, NonData::Blank);
+            journal.append(map.last_mark()).unwrap();
+            assert_eq!(disk.read_file(&path, 4096).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn a_foreign_file_is_refused_and_left_alone() {
+        let (_, disk) = disk();
+        let path = dir().join(FILE_NAME);
+        let file = disk.open(&path, OpenMode::Create).unwrap();
+        file.write_at(b"something else", 0).unwrap();
+        assert!(Journal::open(disk.clone(), dir(), Some(voters())).is_err());
+        assert_eq!(disk.read_file(&path, 4096).unwrap(), b"something else");
+    }
+
+    #[test]
+    fn a_rewritten_journal_holds_the_same_and_only_the_last_checkpoint() {
+        let (_, disk) = disk();
+        let Opened {
+            mut journal,
+            mut map,
+            ..
+        } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+        map.push_non_data(1, NonData::Blank);
+        map.push_batch(3);
+        map.push_checkpoint(Offset::new(3), RaftIndex::new(3));
+        map.push_batch(2);
+        map.push_checkpoint(Offset::new(5), RaftIndex::new(4));
+        map.push_roll();
+        map.push_batch(1);
+        map.purge(log_id(1, 2), Offset::new(3), Offset::new(4));
+        journal.rewrite(&map).unwrap();
+        let again = Journal::open(disk, dir(), None).unwrap().map;
+        assert_eq!(again.purged(), map.purged());
+        assert_eq!(again.last_checkpoint(), map.last_checkpoint());
+        assert_eq!(again.next_offset(), Offset::new(5));
+        assert_eq!(again.next_index(), RaftIndex::new(4));
+    }
+}

@@ -302,3 +302,106 @@ fn decode(mut body: &[u8]) -> Option<(GroupKey, Option<Vote>)> {
     };
     body.is_empty().then_some((key, vote))
 }
+
+#[cfg(test)]
+mod tests {
+    use odradek_storage::{LogDirHealth, SimDisk};
+
+    use super::*;
+
+    const DIR: &str = "/data";
+
+    fn key(partition: i32) -> GroupKey {
+        GroupKey {
+            topic_id: TopicId::from_bytes([5; 16]),
+            partition: PartitionIndex::new(partition),
+        }
+    }
+
+    fn open(disk: &SimDisk) -> io::Result<Arc<VoteFile>> {
+        let shared = disk.shared();
+        shared.create_dir_all(Path::new(DIR))?;
+        shared.sync_dir(Path::new("/"))?;
+        let flusher = Arc::new(Flusher::inline(LogDirHealth::new(DIR)));
+        VoteFile::open(shared, Path::new(DIR), flusher)
+    }
+
+    #[tokio::test]
+    async fn the_newest_vote_of_every_group_survives_a_power_cut() {
+        let disk = SimDisk::new();
+        let votes = open(&disk).unwrap();
+        for term in 1..20 {
+            for partition in 0..10 {
+                let vote = Vote::new(term, partition as u64);
+                votes.save(key(partition), vote).await.unwrap();
+            }
+        }
+        votes
+            .save(key(3), Vote::new_committed(19, 3))
+            .await
+            .unwrap();
+        votes.delete(key(4)).await.unwrap();
+        disk.power_cut(1);
+        let votes = open(&disk).unwrap();
+        assert_eq!(votes.get(key(0)), Some(Vote::new(19, 0)));
+        assert_eq!(votes.get(key(3)), Some(Vote::new_committed(19, 3)));
+        assert_eq!(votes.get(key(4)), None);
+    }
+
+    #[tokio::test]
+    async fn a_vote_counts_only_once_it_is_durable_whatever_step_the_disk_stops_at() {
+        for step in 1..40 {
+            let disk = SimDisk::new();
+            disk.stop_at(step);
+            let mut saved = None;
+            if let Ok(votes) = open(&disk) {
+                for term in 1..8 {
+                    if votes.save(key(0), Vote::new(term, 1)).await.is_ok() {
+                        saved = Some(term);
+                    }
+                }
+            }
+            disk.power_cut(step);
+            let found = open(&disk).unwrap().get(key(0));
+            let term = found.map(|vote| vote.leader_id.term);
+            assert!(
+                term >= saved,
+                "step {step}: {term:?} after {saved:?} was saved"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn the_file_is_rewritten_when_it_is_mostly_old_votes() {
+        let disk = SimDisk::new();
+        let votes = open(&disk).unwrap();
+        for term in 1..8000 {
+            votes.save(key(0), Vote::new(term, 1)).await.unwrap();
+        }
+        let len = disk
+            .shared()
+            .read_file(&Path::new(DIR).join(FILE_NAME), 1 << 20);
+        assert!(len.unwrap().len() < 200 << 10);
+        assert_eq!(votes.get(key(0)), Some(Vote::new(7999, 1)));
+        disk.power_cut(1);
+        assert_eq!(open(&disk).unwrap().get(key(0)), Some(Vote::new(7999, 1)));
+    }
+
+    #[test]
+    fn a_vote_has_the_bytes_that_the_format_says() {
+        let body = encode_vote(key(2), Vote::new_committed(3, 4));
+        let mut expected = vec![1];
+        expected.extend([5; 16]);
+        expected.extend([0, 0, 0, 2]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 3]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 4, 1]);
+        assert_eq!(body[..], expected);
+        assert_eq!(
+            decode(&body),
+            Some((key(2), Some(Vote::new_committed(3, 4))))
+        );
+        for cut in 0..body.len() {
+            assert_eq!(decode(&body[..cut]), None);
+        }
+    }
+}
