@@ -59,6 +59,17 @@ pub enum RaftError {
         /// What is wrong.
         detail: String,
     },
+    /// The vote of a group with several voters is older than its log.
+    #[error(
+        "the vote of {group} is lost: its log was written in term {last_term}; take this replica \
+         out of the group and add it again, for it might vote twice in one term"
+    )]
+    VoteLost {
+        /// The group.
+        group: GroupKey,
+        /// Term of the last entry.
+        last_term: u64,
+    },
     /// openraft handed in an entry that does not follow the last one.
     #[error("entry {found} does not follow: index {expected} after term {last_term} is next")]
     NotContiguous {

@@ -44,17 +44,19 @@ pub(crate) struct Journal {
 pub(crate) struct Opened {
     pub(crate) journal: Journal,
     pub(crate) map: EntryMap,
-    /// Bytes of a torn tail that were cut off.
-    pub(crate) cut_bytes: u64,
+    /// Bytes of a torn tail, which [`Journal::cut_tail`] cuts off.
+    pub(crate) torn_bytes: u64,
 }
 
 impl Journal {
     /// Opens the journal of the partition in `dir`, or makes one. A new journal begins with
-    /// `bootstrap` as its first entry, if given: the voters of a new group.
+    /// `bootstrap` as its first entry, if given: the voters of a new group. None is made beside a
+    /// log that `has_records`: without its marks they would belong to nothing.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
         bootstrap: Option<Membership>,
+        has_records: bool,
     ) -> io::Result<Opened> {
         let path = dir.join(FILE_NAME);
         let bytes = match disk.read_file(&path, FILE_MAX_BYTES) {
@@ -62,6 +64,9 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
+        if has_records && bytes.len() < MAGIC.len() {
+            return Err(damaged("is missing or empty, but the log holds records"));
+        }
         // Counts as not durable even if it was there: what was read may be in the page cache only.
         let mut dirs = vec![dir.to_path_buf()];
         dirs.extend(dir.parent().map(Path::to_path_buf));
@@ -76,13 +81,13 @@ impl Journal {
         };
         let (map, valid) = read(records)?;
         let end = (MAGIC.len() + valid) as u64;
-        let cut_bytes = bytes.len() as u64 - end;
+        let torn_bytes = bytes.len() as u64 - end;
         if map.last_log_id().is_none() && bootstrap.is_some() {
+            if has_records {
+                return Err(damaged("holds no whole entry, but the log holds records"));
+            }
             // Made, but cut off before the first entry was whole.
-            return Self::create(disk, path, file, bootstrap, cut_bytes);
-        }
-        if cut_bytes > 0 {
-            file.set_len(end)?;
+            return Self::create(disk, path, file, bootstrap, torn_bytes);
         }
         let journal = Self {
             disk,
@@ -94,8 +99,13 @@ impl Journal {
         Ok(Opened {
             journal,
             map,
-            cut_bytes,
+            torn_bytes,
         })
+    }
+
+    /// Cuts off what stands behind the last whole record. Must come before the first write.
+    pub(crate) fn cut_tail(&self) -> io::Result<()> {
+        self.file.set_len(self.end)
     }
 
     fn create(
@@ -103,7 +113,7 @@ impl Journal {
         path: PathBuf,
         file: Arc<SyncFile>,
         bootstrap: Option<Membership>,
-        cut_bytes: u64,
+        torn_bytes: u64,
     ) -> io::Result<Opened> {
         let mut map = EntryMap::default();
         if let Some(membership) = bootstrap {
@@ -123,7 +133,7 @@ impl Journal {
         Ok(Opened {
             journal,
             map,
-            cut_bytes,
+            torn_bytes,
         })
     }
 
@@ -246,7 +256,7 @@ mod tests {
             mut journal,
             mut map,
             ..
-        } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+        } = Journal::open(disk.clone(), dir(), Some(voters()), false).unwrap();
         map.push_non_data(1, NonData::Blank);
         journal.append(map.last_mark()).unwrap();
         let bytes = disk.read_file(&dir().join(FILE_NAME), 4096).unwrap();
@@ -272,7 +282,7 @@ mod tests {
             mut journal,
             mut map,
             ..
-        } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+        } = Journal::open(disk.clone(), dir(), Some(voters()), false).unwrap();
         map.push_non_data(1, NonData::Blank);
         journal.append(map.last_mark()).unwrap();
         let path = dir().join(FILE_NAME);
@@ -283,9 +293,10 @@ mod tests {
             let Opened {
                 mut journal,
                 mut map,
-                cut_bytes,
-            } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
-            assert_eq!(cut_bytes, 33 - cut as u64);
+                torn_bytes,
+            } = Journal::open(disk.clone(), dir(), Some(voters()), false).unwrap();
+            assert_eq!(torn_bytes, 33 - cut as u64);
+            journal.cut_tail().unwrap();
             assert_eq!(map.last_log_id(), Some(log_id(0, 0)));
             map.push_non_data(1, NonData::Blank);
             journal.append(map.last_mark()).unwrap();
@@ -294,12 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn no_journal_is_made_beside_a_log_that_holds_records() {
+        let (_, disk) = disk();
+        let path = dir().join(FILE_NAME);
+        assert!(Journal::open(disk.clone(), dir(), Some(voters()), true).is_err());
+        assert!(disk.read_file(&path, 4096).is_err(), "nothing was made");
+        let file = disk.open(&path, OpenMode::Create).unwrap();
+        file.write_at(&MAGIC, 0).unwrap();
+        assert!(Journal::open(disk.clone(), dir(), Some(voters()), true).is_err());
+        assert_eq!(disk.read_file(&path, 4096).unwrap(), MAGIC);
+    }
+
+    #[test]
     fn a_foreign_file_is_refused_and_left_alone() {
         let (_, disk) = disk();
         let path = dir().join(FILE_NAME);
         let file = disk.open(&path, OpenMode::Create).unwrap();
         file.write_at(b"something else", 0).unwrap();
-        assert!(Journal::open(disk.clone(), dir(), Some(voters())).is_err());
+        assert!(Journal::open(disk.clone(), dir(), Some(voters()), false).is_err());
         assert_eq!(disk.read_file(&path, 4096).unwrap(), b"something else");
     }
 
@@ -310,7 +333,7 @@ mod tests {
             mut journal,
             mut map,
             ..
-        } = Journal::open(disk.clone(), dir(), Some(voters())).unwrap();
+        } = Journal::open(disk.clone(), dir(), Some(voters()), false).unwrap();
         map.push_non_data(1, NonData::Blank);
         map.push_batch(3);
         map.push_checkpoint(Offset::new(3), RaftIndex::new(3));
@@ -320,7 +343,7 @@ mod tests {
         map.push_batch(1);
         map.purge(log_id(1, 2), Offset::new(3), Offset::new(4));
         journal.rewrite(&map).unwrap();
-        let again = Journal::open(disk, dir(), None).unwrap().map;
+        let again = Journal::open(disk, dir(), None, false).unwrap().map;
         assert_eq!(again.purged(), map.purged());
         assert_eq!(again.last_checkpoint(), map.last_checkpoint());
         assert_eq!(again.next_offset(), Offset::new(5));

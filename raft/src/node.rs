@@ -24,7 +24,7 @@ use crate::observer::GroupObserver;
 use crate::open::{self, OpenedLog};
 use crate::partition_fsm::PartitionFsm;
 use crate::shared::Shared;
-use crate::types::{GroupKey, Membership, raft_id};
+use crate::types::{GroupKey, Membership, Vote, raft_id};
 use crate::votes::VoteFile;
 
 /// Groups that [`RaftNode::open_groups`] opens at the same time.
@@ -280,9 +280,29 @@ impl RaftNode {
             log_start,
             high_watermark,
             elects_at_once,
+            alone,
         } = opened;
         shared.raise_log_start(log_start);
         shared.raise_high_watermark(high_watermark, None);
+        let last_term = map.last_term();
+        if votes
+            .get(key)
+            .is_none_or(|vote| vote.leader_id.term < last_term)
+        {
+            // The vote file is behind the log that was written under its votes: it is lost or
+            // damaged. The only voter cannot have promised its vote to anybody else; another
+            // could vote twice in one term.
+            if last_term > 0 && !alone {
+                return Err(RaftError::VoteLost {
+                    group: key,
+                    last_term,
+                });
+            }
+            if last_term > 0 {
+                tracing::warn!(group = %key, last_term, "the vote is lost; taken from the log");
+                votes.adopt(key, Vote::new(last_term, me));
+            }
+        }
         if let Some(vote) = votes.get(key) {
             shared.vote_found(&vote);
         }

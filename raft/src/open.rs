@@ -4,6 +4,7 @@
 //! before them. The segments say how far the log goes: marks behind their end stand for entries
 //! that were never durable, and so never acknowledged. Each cuts the other to what both agree on.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use odradek_protocol::ids::{LeaderEpoch, Offset, TimestampMs};
@@ -28,6 +29,8 @@ pub(crate) struct OpenedLog {
     pub(crate) high_watermark: Offset,
     /// Whether this node should not wait for an election timeout.
     pub(crate) elects_at_once: bool,
+    /// Whether this node is the only voter.
+    pub(crate) alone: bool,
 }
 
 /// Opens or makes the log of a group. Waits for the disk.
@@ -50,14 +53,18 @@ pub(crate) fn open(
     let Opened {
         mut journal,
         mut map,
-        cut_bytes,
-    } = Journal::open(disk.clone(), dir, bootstrap)
+        torn_bytes,
+    } = Journal::open(disk.clone(), dir, bootstrap, has_records(&*disk, dir)?)
         .map_err(|error| RaftError::io(format!("open the journal in {}", dir.display()), error))?;
-    if cut_bytes > 0 {
-        tracing::warn!(group = %spec.key, cut_bytes, "cut a torn tail off the journal");
-    }
+    // The only voter takes no batch before the first entry of its term is durable, so that every
+    // whole batch in its log belongs to a term that the journal knows. If one does not, the
+    // journal is damaged, and cutting the log would throw acknowledged records away. With
+    // write.caching a power cut may leave such batches, and nothing was promised of them.
+    let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
+    let alone = membership.membership().voter_ids().eq([me]);
+    let strict = alone && !spec.log_config.write_caching;
 
-    let mut log = open_log(disk, health, spec, clean_shutdown, &map, now)?;
+    let mut log = open_log(disk, health, spec, clean_shutdown, &map, strict, now)?;
     let start_offset = map.purged().start_offset;
     if log.next_offset() < start_offset {
         // A crash came between the journal's word that the log starts here and the segments.
@@ -70,7 +77,25 @@ pub(crate) fn open(
         )));
     }
     let dropped = map.drop_marks_beyond(log.next_offset());
-    count_batches(&mut log, &mut map, now)?;
+    count_batches(&mut log, &mut map)?;
+    if map.next_offset() < log.next_offset() {
+        if strict || map.next_offset() < log.recovery_point() {
+            return Err(damaged(format!(
+                "it knows the log up to {}, and the log holds durable records up to {}; nothing was cut",
+                map.next_offset(),
+                log.next_offset()
+            )));
+        }
+        // Batches of a term whose first entry never became durable, in a part of the log that
+        // recovery did not have to read.
+        log.truncate_to(map.next_offset(), now)?;
+    }
+    if torn_bytes > 0 {
+        tracing::warn!(group = %spec.key, torn_bytes, "cutting a torn tail off the journal");
+        journal
+            .cut_tail()
+            .map_err(|error| RaftError::io("cut the journal", error))?;
+    }
     if dropped {
         journal
             .rewrite(&map)
@@ -85,8 +110,6 @@ pub(crate) fn open(
         .and_then(|last| map.log_id_at(RaftIndex::new(last)));
     let log_start = map.log_start_before(applied_end);
     let high_watermark = high_watermark(&map, applied_end);
-    let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
-    let alone = membership.membership().voter_ids().eq([me]);
     let preferred = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
     Ok(OpenedLog {
         log,
@@ -94,6 +117,7 @@ pub(crate) fn open(
         applied,
         log_start,
         high_watermark,
+        alone,
         elects_at_once: alone || (preferred && membership.voter_ids().any(|voter| voter == me)),
         map,
     })
@@ -105,13 +129,14 @@ fn open_log(
     spec: &GroupSpec,
     clean_shutdown: bool,
     map: &EntryMap,
+    keep_unknown_terms: bool,
     now: TimestampMs,
 ) -> Result<Log, RaftError> {
     // Segments that the journal has given up may still be there if a crash came in between; of
     // their terms it knows nothing any more.
     let start_offset = map.purged().start_offset;
     let known = |epoch: LeaderEpoch, offset: Offset| {
-        offset < start_offset || epoch == epoch_of(map.term_at(offset))
+        keep_unknown_terms || offset < start_offset || epoch == epoch_of(map.term_at(offset))
     };
     let hint = OpenHint {
         health,
@@ -126,8 +151,18 @@ fn open_log(
     Ok(log)
 }
 
-/// Counts the batches behind the last mark.
-fn count_batches(log: &mut Log, map: &mut EntryMap, now: TimestampMs) -> Result<(), RaftError> {
+/// Whether a segment in `dir` holds anything.
+fn has_records(disk: &dyn Disk, dir: &Path) -> Result<bool, RaftError> {
+    let entries = disk
+        .list(dir)
+        .map_err(|error| RaftError::io(format!("list {}", dir.display()), error))?;
+    Ok(entries
+        .iter()
+        .any(|entry| entry.name.ends_with(".log") && entry.len > 0))
+}
+
+/// Counts the batches behind the last mark, as far as they are of its term.
+fn count_batches(log: &mut Log, map: &mut EntryMap) -> Result<(), RaftError> {
     let reader = log.reader();
     let (_, anchor) = map.anchor_after_last_mark();
     let epoch = epoch_of(map.last_term());
@@ -137,11 +172,6 @@ fn count_batches(log: &mut Log, map: &mut EntryMap, now: TimestampMs) -> Result<
             break;
         }
         map.push_batch(i64::from(header.last_offset_delta) + 1);
-    }
-    if map.next_offset() < reader.log_end() {
-        // Batches of a term whose first entry never became durable, in a part of the log that
-        // recovery did not have to read.
-        log.truncate_to(map.next_offset(), now)?;
     }
     Ok(())
 }

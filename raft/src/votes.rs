@@ -113,6 +113,12 @@ impl VoteFile {
         self.state.lock().votes.get(&key).copied()
     }
 
+    /// Takes a vote that follows from the group's log for its last one. It is not written: the
+    /// election that follows saves a later one.
+    pub(crate) fn adopt(&self, key: GroupKey, vote: Vote) {
+        self.state.lock().votes.insert(key, vote);
+    }
+
     /// Saves a group's vote; durable on return.
     pub(crate) async fn save(self: &Arc<Self>, key: GroupKey, vote: Vote) -> io::Result<()> {
         self.enqueue(&encode_vote(key, vote), |votes| {

@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use odradek_protocol::batch::BatchIter;
 use odradek_protocol::ids::Offset;
-use odradek_raft::{Leadership, ProposeError};
+use odradek_raft::{Leadership, NoObserver, ProposeError};
 use odradek_storage::LogConfig;
 use support::*;
 
@@ -136,4 +138,66 @@ async fn a_group_can_be_deleted_and_made_again() {
     assert_eq!(outcome.base_offset, Offset::ZERO);
     assert_eq!(outcome.leader_epoch.get(), 1);
     node.shutdown().await.unwrap();
+}
+
+/// Ten batches, written, closed and found again as `damage` left the files of the group.
+async fn reopened_after(damage: impl Fn(&std::path::Path)) -> (Result<(), String>, bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let node = lone_node(dir.path());
+    let group = open_lone(&node, key(1, 0), dir.path(), LogConfig::default()).await;
+    for _ in 0..10 {
+        produce(&group, batch(2, b"value")).await.unwrap();
+    }
+    node.shutdown().await.unwrap();
+    let group_dir = group_dir(dir.path(), key(1, 0));
+    let segment = group_dir.join("00000000000000000000.log");
+    let before = std::fs::read(&segment).unwrap();
+    damage(&group_dir);
+    let node = lone_node(dir.path());
+    let spec = lone_spec(key(1, 0), dir.path(), LogConfig::default());
+    let opened = match node.open_group(spec, Arc::new(NoObserver)).await {
+        Err(error) => Err(error.to_string()),
+        Ok(group) => {
+            group.wait_until_ready().await.unwrap();
+            assert_eq!(group.offsets().high_watermark.get(), 20);
+            produce(&group, batch(1, b"more")).await.unwrap();
+            Ok(())
+        }
+    };
+    let after = std::fs::read(&segment).unwrap();
+    (opened, after.starts_with(&before))
+}
+
+#[tokio::test]
+async fn a_lost_or_damaged_journal_is_refused_and_no_acknowledged_record_is_cut() {
+    let journal = |dir: &std::path::Path| dir.join("raft.journal");
+    let flip = |at: usize| {
+        move |dir: &std::path::Path| {
+            let mut bytes = std::fs::read(journal(dir)).unwrap();
+            let at = at.min(bytes.len() - 1);
+            bytes[at] ^= 1;
+            std::fs::write(journal(dir), bytes).unwrap();
+        }
+    };
+    for at in [0, 20, 60, 100, usize::MAX] {
+        let (opened, intact) = reopened_after(flip(at)).await;
+        assert!(intact, "flip at {at}");
+        if let Err(error) = opened {
+            assert!(error.contains("journal"), "{error}");
+        }
+    }
+    let (opened, intact) = reopened_after(|dir| std::fs::remove_file(journal(dir)).unwrap()).await;
+    assert!(opened.is_err() && intact, "removed");
+    let (opened, intact) = reopened_after(|dir| std::fs::write(journal(dir), b"").unwrap()).await;
+    assert!(opened.is_err() && intact, "empty");
+}
+
+#[tokio::test]
+async fn the_only_voter_finds_its_term_again_in_the_log_when_its_votes_are_lost() {
+    let (opened, intact) = reopened_after(|dir| {
+        std::fs::remove_file(dir.parent().unwrap().join("raft.votes")).unwrap();
+    })
+    .await;
+    opened.unwrap();
+    assert!(intact);
 }

@@ -192,6 +192,7 @@ impl From<RaftError> for PartitionError {
             RaftError::Stopped(cause) => Self::Offline(cause),
             RaftError::Io { .. }
             | RaftError::JournalDamaged { .. }
+            | RaftError::VoteLost { .. }
             | RaftError::NotContiguous { .. }
             | RaftError::WrongStamp { .. }
             | RaftError::MissingEntry { .. }
