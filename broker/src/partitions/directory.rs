@@ -6,8 +6,9 @@
 //! data belongs to. A directory of another topic id is *stray*: it is renamed out of the way and
 //! kept for the operator, never opened and never deleted by the broker.
 
+use std::collections::HashSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use odradek_protocol::ids::{PartitionIndex, TopicId};
 use odradek_storage::disk::Disk;
@@ -95,21 +96,22 @@ pub fn create(disk: &dyn Disk, dir: &Path, topic_id: TopicId) -> io::Result<()> 
     )
 }
 
-/// Where `name` stands in `log_dir`, given that another directory may have taken it already.
-pub fn free_path(disk: &dyn Disk, log_dir: &Path, name: &str) -> io::Result<PathBuf> {
-    let taken: Vec<String> = disk
-        .list(log_dir)?
-        .into_iter()
-        .map(|entry| entry.name)
-        .collect();
+/// The names in a log directory.
+pub fn names_in(disk: &dyn Disk, log_dir: &Path) -> io::Result<HashSet<String>> {
+    let entries = disk.list(log_dir)?;
+    Ok(entries.into_iter().map(|entry| entry.name).collect())
+}
+
+/// `name`, or one like it if that is taken already; it is taken afterwards.
+pub fn take_free_name(taken: &mut HashSet<String>, name: &str) -> String {
     let mut candidate = name.to_owned();
     let mut attempt = 1;
-    while taken.contains(&candidate) {
+    while !taken.insert(candidate.clone()) {
         let (stem, ending) = name.rsplit_once('-').unwrap_or((name, ""));
         candidate = format!("{stem}.{attempt}-{ending}");
         attempt += 1;
     }
-    Ok(log_dir.join(candidate))
+    candidate
 }
 
 fn format_metadata(topic_id: TopicId) -> String {

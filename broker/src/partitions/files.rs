@@ -113,7 +113,8 @@ fn tidy(
     image: &MetadataImage,
 ) -> anyhow::Result<HashMap<(TopicId, PartitionIndex), PathBuf>> {
     let Inventory {
-        known,
+        mut known,
+        nameless,
         stray,
         leftover,
     } = inventory(scan(disk, log_dir)?, image, CLUSTER_METADATA);
@@ -121,9 +122,19 @@ fn tidy(
         tracing::info!(path = %path.display(), "finishing a removal that was cut short");
         disk.remove_dir_all(&path)?;
     }
+    for (topic_id, partition, path) in nameless {
+        tracing::warn!(
+            path = %path.display(),
+            %topic_id,
+            "partition.metadata is lost or unreadable; written again, for the metadata knows the name"
+        );
+        directory::create(disk, &path, topic_id)?;
+        known.insert((topic_id, partition), path);
+    }
+    let mut taken = directory::names_in(disk, log_dir)?;
     for (path, topic, partition, topic_id) in stray {
         let name = directory::stray_name(&topic, partition, topic_id);
-        let goal = directory::free_path(disk, log_dir, &name)?;
+        let goal = log_dir.join(directory::take_free_name(&mut taken, &name));
         tracing::warn!(
             from = %path.display(),
             to = %goal.display(),

@@ -86,6 +86,9 @@ pub(super) struct Inventory {
     pub(super) known: HashMap<(TopicId, PartitionIndex), PathBuf>,
     /// Directories of no partition of this broker, to be set aside: path, topic, index, id.
     pub(super) stray: Vec<(PathBuf, String, PartitionIndex, TopicId)>,
+    /// Directories whose `partition.metadata` is lost or unreadable, but whose name is that of a
+    /// partition of this broker: to be given it again.
+    pub(super) nameless: Vec<(TopicId, PartitionIndex, PathBuf)>,
     /// Directories to be removed: deletions that were cut short, and ones that were made for a
     /// partition whose `partition.metadata` was never written.
     pub(super) leftover: Vec<PathBuf>,
@@ -110,7 +113,16 @@ pub(super) fn inventory(
             DirectoryKind::Partition { topic, partition } => (topic, partition),
         };
         let Some(topic_id) = directory.topic_id else {
-            if directory.has_data {
+            let namesake = image
+                .topic(&topic)
+                .filter(|known| known.partition(partition).is_some());
+            if let Some(known) = namesake.filter(|_| directory.has_data) {
+                // Its records would otherwise go out of service while an empty partition takes
+                // their place. The log itself is checked when it is opened.
+                inventory
+                    .nameless
+                    .push((known.id, partition, directory.path));
+            } else if directory.has_data {
                 inventory
                     .stray
                     .push((directory.path, topic, partition, TopicId::ZERO));
@@ -252,7 +264,12 @@ mod tests {
             .iter()
             .map(|(path, ..)| path.to_string_lossy().into_owned())
             .collect();
-        assert_eq!(stray, ["a-1", "a-2", "a-9", "b-0"]);
+        assert_eq!(stray, ["a-1", "a-9", "b-0"]);
+        // What lost only the file that says whose it is stays in service.
+        assert_eq!(
+            inventory.nameless,
+            [(id(1), PartitionIndex::new(2), PathBuf::from("a-2"))]
+        );
         assert_eq!(
             inventory.leftover,
             [PathBuf::from("a-3"), PathBuf::from("a-0.07-delete")]
