@@ -31,6 +31,8 @@ use crate::handlers::leader_hint::{LeaderHint, ThisNode};
 use crate::partition::{AppendOptions, Appending, Partition, PartitionError};
 use crate::partitions::{LookupError, PartitionManager};
 
+/// First version whose answer carries the addresses of leaders (KIP-951).
+const FIRST_ENDPOINT_VERSION: i16 = 10;
 /// First version that may carry zstd (KIP-110).
 const FIRST_ZSTD_VERSION: i16 = 7;
 /// First version that names topics by id (KIP-516).
@@ -181,7 +183,12 @@ async fn produce(
             })
         }))
         .await;
-        let node_endpoints = endpoints(&responses, &this_node);
+        // Older answers have no room for addresses (KIP-951).
+        let node_endpoints = if version >= FIRST_ENDPOINT_VERSION {
+            endpoints(&responses, &this_node)
+        } else {
+            Vec::new()
+        };
         message!(ProduceResponse {
             responses,
             node_endpoints,
