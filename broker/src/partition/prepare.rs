@@ -11,6 +11,7 @@ use odradek_protocol::batch::{
 };
 use odradek_protocol::compression::{Compression, compress, decompress_capped};
 use odradek_protocol::ids::TimestampMs;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::settings::PartitionSettings;
 
@@ -25,6 +26,24 @@ pub struct PreparedBatch {
     pub log_append_time: Option<TimestampMs>,
 }
 
+/// Compressed batches from this size on are validated where they hold up nobody: they can expand
+/// to thousands of times their size.
+const LARGE_COMPRESSED_BYTES: usize = 16 * 1024;
+
+/// Runs `work` on `records` such that a worker thread of the runtime can be replaced while it
+/// expands a large compressed batch.
+fn off_the_runtime<T>(records: &[u8], work: impl FnOnce() -> T) -> T {
+    let is_compressed = BatchHeader::parse(records)
+        .is_ok_and(|header| !matches!(header.compression(), Ok(Compression::None)));
+    let has_workers = Handle::try_current()
+        .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if records.len() >= LARGE_COMPRESSED_BYTES && is_compressed && has_workers {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
+    }
+}
+
 /// Validates the one batch in `records` and gives it the form that the topic asks for.
 pub fn prepare(
     records: Bytes,
@@ -34,7 +53,7 @@ pub fn prepare(
     now: TimestampMs,
 ) -> Result<PreparedBatch, BatchError> {
     let limits = settings.limits(origin, zstd_allowed, now);
-    let summary = validate_batch(&records, &limits)?;
+    let summary = off_the_runtime(&records, || validate_batch(&records, &limits))?;
     let mut bytes = records;
     let compression = summary.header.compression()?;
     match settings.compression {
