@@ -15,6 +15,9 @@ use tokio::net::tcp::ReadHalf;
 
 use crate::memory::{MemoryBudget, Reservation};
 
+/// Rate that a frame must keep up, once the stall limit has passed, while others wait for memory.
+const CONTENDED_BYTES_PER_SECOND: f64 = 65_536.0;
+
 /// Bytes asked of the socket while nothing is known of the next frame.
 const INBOX_BYTES: usize = 4 * 1024;
 
@@ -129,9 +132,16 @@ impl<'a> FrameReader<'a> {
         let mut frame = BytesMut::with_capacity(total);
         frame.extend_from_slice(&self.inbox);
         self.inbox = BytesMut::new();
+        let started = Instant::now();
         loop {
             if let FrameEvent::Frame { bytes, .. } = self.decoder.decode(&mut frame)? {
                 return Ok(bytes);
+            }
+            // A byte now and then does not entitle anyone to memory that others wait for.
+            let allowed = self.stall_limit
+                + Duration::from_secs_f64(frame.len() as f64 / CONTENDED_BYTES_PER_SECOND);
+            if started.elapsed() > allowed && self.budget.is_contended() {
+                return Err(ReadEnd::Stalled);
             }
             let missing = total - frame.len();
             let read = self.read_or_stalled(&mut frame, missing).await?;
