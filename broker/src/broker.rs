@@ -119,6 +119,9 @@ impl Broker {
             config: Arc::clone(&config),
             clock: Arc::clone(&clock),
         });
+        if let Some(http) = &http {
+            http.observe(Arc::clone(&partitions), Arc::clone(&fetch));
+        }
         let follower = Follower {
             node_id: identity.node_id,
             config: Arc::clone(&config),

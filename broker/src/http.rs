@@ -3,8 +3,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,9 +18,11 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::data_metrics;
+use crate::fetch_service::FetchService;
 use crate::groups;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
+use crate::partitions::PartitionManager;
 
 /// How often recorded durations are folded into their histograms when nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -83,6 +85,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
 #[derive(Debug)]
 pub struct HttpServer {
     address: SocketAddr,
+    data_path: Arc<OnceLock<DataPath>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -103,7 +106,9 @@ impl HttpServer {
             bind.await
                 .map_err(|cause| HttpError::Bind { host, port, cause })?;
         let upkeep = recorder.clone();
+        let data_path = Arc::default();
         let shared = Arc::new(Shared {
+            data_path: Arc::clone(&data_path),
             recorder,
             health,
             budget,
@@ -126,8 +131,15 @@ impl HttpServer {
         });
         Ok(Self {
             address,
+            data_path,
             tasks: [serving, folding],
         })
+    }
+
+    /// Has what these know brought up to date at every scrape. The endpoint is served before they
+    /// exist; the first call counts.
+    pub fn observe(&self, partitions: Arc<PartitionManager>, fetch: Arc<FetchService>) {
+        let _ = self.data_path.set(DataPath { partitions, fetch });
     }
 
     /// The real address.
@@ -144,7 +156,15 @@ impl Drop for HttpServer {
     }
 }
 
+/// What is asked at every scrape.
+#[derive(Debug)]
+struct DataPath {
+    partitions: Arc<PartitionManager>,
+    fetch: Arc<FetchService>,
+}
+
 struct Shared {
+    data_path: Arc<OnceLock<DataPath>>,
     recorder: PrometheusHandle,
     health: Arc<Health>,
     budget: Arc<MemoryBudget>,
@@ -152,6 +172,10 @@ struct Shared {
 
 async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     metrics::observe(&shared.budget);
+    if let Some(data_path) = shared.data_path.get() {
+        data_path.partitions.observe();
+        data_path.fetch.observe();
+    }
     (
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
         shared.recorder.render(),
