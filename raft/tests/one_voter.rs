@@ -1,5 +1,7 @@
 //! A group whose only voter is this node: what the single-node broker is made of.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
 mod support;
 
 use std::sync::Arc;
