@@ -16,6 +16,20 @@ pub struct DiskLimits {
     pub fdatasync_p50: Duration,
 }
 
+/// Writes and removes a file of `bytes`, so that the page cache's memory is there before a run. In
+/// a virtual machine the first touch of a page can cost the writer ten times the copy itself, and
+/// would be counted as the broker's.
+pub fn touch_page_cache(directory: &Path, bytes: u64) -> Result<()> {
+    let path = directory.join("touch-page-cache");
+    let chunk = vec![0x5a; 1 << 20];
+    let mut file = File::create(&path)?;
+    for _ in 0..bytes / chunk.len() as u64 {
+        file.write_all(&chunk)?;
+    }
+    drop(file);
+    Ok(std::fs::remove_file(&path)?)
+}
+
 /// Measures both in `directory`, writing `total_bytes` for the first.
 pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
     const CHUNK_BYTES: usize = 1 << 20;

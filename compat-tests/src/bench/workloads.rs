@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::clients::{java_produce, librdkafka_consume, librdkafka_produce};
+use super::disk::touch_page_cache;
 use super::nodes::{Kind, Node};
 use super::report::Report;
 use super::spread::Spread;
@@ -53,6 +54,7 @@ pub fn librdkafka_flat_out(report: &mut Report, kind: Kind, scale: Scale) -> Res
     for round in 0..scale.repetitions {
         let topic = format!("flat-{round}");
         node.create_topic(&topic, PARTITIONS)?;
+        touch_page_cache(&std::env::temp_dir(), 2 * count * RECORD_BYTES)?;
         let sampler = ResidentSampler::start(node.process().pid());
         let cpu_before = node.process().cpu_time()?;
         let elapsed = librdkafka_produce(&bootstrap, &topic, count)?;
