@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::messages::StrBytes;
 
-use crate::context::RequestContext;
+use crate::context::{BrokerContext, RequestContext};
+use crate::metadata::config_rules::TableRules;
+use crate::metadata::image::MetadataImage;
+use crate::metadata::records::MetadataRecord;
 use crate::metadata::refusal::Refusal;
 use crate::metadata::service::MetadataError;
+use crate::metadata::topics;
 
 /// "Nobody asked which operations are allowed."
 pub const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
@@ -75,6 +79,38 @@ impl From<&MetadataError> for Verdict {
             message: Some(StrBytes::from(error.to_string())),
         }
     }
+}
+
+/// A resource whose settings are altered: its kind and its name.
+pub type AlteredResource = (i8, StrBytes);
+
+/// What a change of settings comes to: records, and an outcome for each resource.
+pub type Alteration = (Vec<MetadataRecord>, Vec<Result<(), Refusal>>);
+
+/// Carries out a change of settings, or with `validate_only` says what would come of it, and
+/// returns each resource with its verdict once this broker has taken the change over.
+pub async fn alter_configs<D>(
+    broker: &BrokerContext,
+    named: Vec<AlteredResource>,
+    validate_only: bool,
+    decide: D,
+) -> impl Iterator<Item = (AlteredResource, Verdict)> + use<D>
+where
+    D: FnOnce(&MetadataImage, &TableRules) -> Alteration + Send + 'static,
+{
+    let rules = topics::rules(broker);
+    let altered = broker.metadata.run(move |image| {
+        let (records, outcomes) = decide(image, &rules);
+        (topics::unless(validate_only, records), outcomes)
+    });
+    let verdicts: Vec<Verdict> = match altered.await {
+        Ok(done) => {
+            broker.partitions.wait_until_reconciled(done.offset).await;
+            done.value.iter().map(Verdict::of_result).collect()
+        }
+        Err(error) => vec![Verdict::from(&error); named.len()],
+    };
+    named.into_iter().zip(verdicts)
 }
 
 /// When the sender stops waiting; `None` if it does not wait for partitions at all.

@@ -6,10 +6,11 @@ use odradek_protocol::messages::alter_configs_response::AlterConfigsResourceResp
 use odradek_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse, StrBytes};
 
 use super::Reply;
-use super::admin_answers::Verdict;
+use super::admin_answers::{self, AlteredResource};
 use crate::context::RequestContext;
+use crate::metadata::config_rules::TableRules;
 use crate::metadata::controller::alter_configs::{KeyValue, ResourceChange, alter_configs};
-use crate::metadata::topics;
+use crate::metadata::image::MetadataImage;
 
 /// Answers AlterConfigs.
 pub async fn handle(
@@ -17,7 +18,7 @@ pub async fn handle(
     request: AlterConfigsRequest,
 ) -> Reply<AlterConfigsResponse> {
     let broker = &context.broker;
-    let named: Vec<(i8, StrBytes)> = request
+    let named: Vec<AlteredResource> = request
         .resources
         .iter()
         .map(|resource| (resource.resource_type, resource.resource_name.clone()))
@@ -38,21 +39,10 @@ pub async fn handle(
                 .collect(),
         })
         .collect();
-    let (rules, validate_only) = (topics::rules(broker), request.validate_only);
-    let altered = broker.metadata.run(move |image| {
-        let (records, outcomes) = alter_configs(image, &changes, &rules);
-        (topics::unless(validate_only, records), outcomes)
-    });
-    let verdicts: Vec<Verdict> = match altered.await {
-        Ok(done) => {
-            broker.partitions.wait_until_reconciled(done.offset).await;
-            done.value.iter().map(Verdict::of_result).collect()
-        }
-        Err(error) => vec![Verdict::from(&error); named.len()],
-    };
-    let responses = named
-        .into_iter()
-        .zip(verdicts)
+    let decide =
+        move |image: &MetadataImage, rules: &TableRules| alter_configs(image, &changes, rules);
+    let responses = admin_answers::alter_configs(broker, named, request.validate_only, decide)
+        .await
         .map(|((resource_type, resource_name), verdict)| {
             message!(AlterConfigsResourceResponse {
                 error_code: verdict.code,

@@ -8,12 +8,13 @@ use odradek_protocol::messages::{
 };
 
 use super::Reply;
-use super::admin_answers::Verdict;
+use super::admin_answers::{self, AlteredResource};
 use crate::context::RequestContext;
+use crate::metadata::config_rules::TableRules;
 use crate::metadata::controller::alter_configs::{
     KeyChange, ResourceChange, incremental_alter_configs,
 };
-use crate::metadata::topics;
+use crate::metadata::image::MetadataImage;
 
 /// Answers IncrementalAlterConfigs.
 pub async fn handle(
@@ -21,7 +22,7 @@ pub async fn handle(
     request: IncrementalAlterConfigsRequest,
 ) -> Reply<IncrementalAlterConfigsResponse> {
     let broker = &context.broker;
-    let named: Vec<(i8, StrBytes)> = request
+    let named: Vec<AlteredResource> = request
         .resources
         .iter()
         .map(|resource| (resource.resource_type, resource.resource_name.clone()))
@@ -43,21 +44,11 @@ pub async fn handle(
                 .collect(),
         })
         .collect();
-    let (rules, validate_only) = (topics::rules(broker), request.validate_only);
-    let altered = broker.metadata.run(move |image| {
-        let (records, outcomes) = incremental_alter_configs(image, &changes, &rules);
-        (topics::unless(validate_only, records), outcomes)
-    });
-    let verdicts: Vec<Verdict> = match altered.await {
-        Ok(done) => {
-            broker.partitions.wait_until_reconciled(done.offset).await;
-            done.value.iter().map(Verdict::of_result).collect()
-        }
-        Err(error) => vec![Verdict::from(&error); named.len()],
+    let decide = move |image: &MetadataImage, rules: &TableRules| {
+        incremental_alter_configs(image, &changes, rules)
     };
-    let responses = named
-        .into_iter()
-        .zip(verdicts)
+    let responses = admin_answers::alter_configs(broker, named, request.validate_only, decide)
+        .await
         .map(|((resource_type, resource_name), verdict)| {
             message!(AlterConfigsResourceResponse {
                 error_code: verdict.code,
