@@ -20,6 +20,7 @@ pub mod metadata;
 pub mod metrics;
 pub mod partition;
 pub mod partitions;
+pub mod peer;
 pub mod raft_stack;
 pub mod server;
 pub mod topic_config;

@@ -108,7 +108,8 @@ pub(crate) fn decode(mut body: &[u8]) -> Option<Record> {
     body.is_empty().then_some(record)
 }
 
-fn put_log_id(out: &mut BytesMut, id: Option<&LogId>) {
+/// Writes a log id that may be none.
+pub(crate) fn put_log_id(out: &mut BytesMut, id: Option<&LogId>) {
     match id {
         None => out.put_u8(0),
         Some(id) => {
@@ -119,8 +120,9 @@ fn put_log_id(out: &mut BytesMut, id: Option<&LogId>) {
     }
 }
 
+/// Reads what [`put_log_id`] wrote.
 #[allow(clippy::option_option)]
-fn get_log_id(body: &mut &[u8]) -> Option<Option<LogId>> {
+pub(crate) fn get_log_id(body: &mut &[u8]) -> Option<Option<LogId>> {
     match body.try_get_u8().ok()? {
         0 => Some(None),
         1 => Some(Some(log_id(
@@ -131,7 +133,8 @@ fn get_log_id(body: &mut &[u8]) -> Option<Option<LogId>> {
     }
 }
 
-fn put_membership(out: &mut BytesMut, membership: &Membership) {
+/// Writes a membership.
+pub(crate) fn put_membership(out: &mut BytesMut, membership: &Membership) {
     let configs = membership.get_joint_config();
     out.put_u16(configs.len() as u16);
     for config in configs {
@@ -147,7 +150,8 @@ fn put_membership(out: &mut BytesMut, membership: &Membership) {
     }
 }
 
-fn get_membership(body: &mut &[u8]) -> Option<Membership> {
+/// Reads what [`put_membership`] wrote.
+pub(crate) fn get_membership(body: &mut &[u8]) -> Option<Membership> {
     let configs = (0..body.try_get_u16().ok()?)
         .map(|_| get_ids(body))
         .collect::<Option<Vec<_>>>()?;

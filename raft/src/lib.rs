@@ -7,7 +7,7 @@
 //! - `log_core`, `log_store`, `log_reader`, `open`: openraft's log on those.
 //! - `partition_fsm`: what committing an entry does: the high watermark and the log start move.
 //! - `group`, `node`: one group, and all groups of a process.
-//! - [`network`], [`rpc`], `serve`: how nodes reach each other.
+//! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
 //!
 //! Absent on purpose: anything about topics or clients, failure detection between brokers, and a
 //! network of sockets; the crates above bring those.
@@ -35,6 +35,7 @@ mod sim;
 mod types;
 mod votes;
 mod waiter;
+pub mod wire;
 
 pub use error::{ProposeError, RaftError};
 pub use group::{Group, Proposal};

@@ -1,0 +1,103 @@
+//! Who a node is, to other nodes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use odradek_protocol::codec::Uuid;
+use odradek_protocol::ids::NodeId;
+
+/// This node, as it introduces itself.
+#[derive(Debug)]
+pub struct LocalNode {
+    node_id: NodeId,
+    directory_id: String,
+    incarnation: Uuid,
+    cluster_id: ArcSwapOption<String>,
+}
+
+impl LocalNode {
+    /// A node with its data in the directory of this id. `incarnation` is new at every start.
+    /// `cluster_id` is `None` as long as the node belongs to no cluster.
+    pub fn new(
+        node_id: NodeId,
+        directory_id: &str,
+        incarnation: Uuid,
+        cluster_id: Option<&str>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            node_id,
+            directory_id: directory_id.to_owned(),
+            incarnation,
+            cluster_id: ArcSwapOption::from_pointee(cluster_id.map(str::to_owned)),
+        })
+    }
+
+    /// `node.id`.
+    pub fn node_id(&self) -> NodeId {
+        self.node_id
+    }
+
+    /// Identity of the process.
+    pub fn incarnation(&self) -> Uuid {
+        self.incarnation
+    }
+
+    /// The cluster it belongs to, once that is known.
+    pub fn cluster_id(&self) -> Option<Arc<String>> {
+        self.cluster_id.load_full()
+    }
+
+    /// Makes the cluster known to which this node belongs; from then on nodes of others are refused.
+    pub fn set_cluster_id(&self, cluster_id: &str) {
+        self.cluster_id.store(Some(Arc::new(cluster_id.to_owned())));
+    }
+
+    /// The same as another node sees it.
+    pub fn identity(&self) -> PeerIdentity {
+        PeerIdentity {
+            node_id: self.node_id,
+            cluster_id: self.cluster_id().map(|id| id.as_ref().clone()),
+            directory_id: self.directory_id.clone(),
+            incarnation: self.incarnation,
+        }
+    }
+}
+
+/// A node, as it has introduced itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// `node.id`.
+    pub node_id: NodeId,
+    /// Its cluster; `None` if it belongs to none yet.
+    pub cluster_id: Option<String>,
+    /// Id of its data directory.
+    pub directory_id: String,
+    /// Identity of its process.
+    pub incarnation: Uuid,
+}
+
+/// What a connection between nodes is for. Each has its own, so that none waits behind another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Small messages that must be quick: probes, votes, requests of one node to another.
+    Control,
+    /// Log entries of all partitions.
+    Append,
+}
+
+impl Purpose {
+    /// One word for metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Append => "append",
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,488 @@
+//! What nodes ask of one another besides replication, and the bytes of it.
+//!
+//! A request or an answer starts with [`VERSION`] and a tag. A node that does not know a tag says
+//! so ([`PeerReply::Unsupported`]), and the asking node decides what to do without: that is what a
+//! rolling upgrade stands on. A field is added at the end of a message together with a version.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use odradek_protocol::codec::Uuid;
+use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
+use odradek_raft::GroupKey;
+use odradek_raft::wire::{Reader, WireError, put_group_key, put_string};
+
+use crate::metadata::controller::register_broker::Registration;
+use crate::metadata::records::BrokerEndpoint;
+
+/// Version of the messages of this module.
+pub const VERSION: u8 = 1;
+
+/// A question to another node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerRequest {
+    /// To the metadata leader: a client's request that only it can answer.
+    Forward(Forward),
+    /// To the metadata leader: who leads and who follows closely, of partitions led here.
+    Report(LeaderReport),
+    /// To a partition's leader: hand the leadership over.
+    TransferLeader {
+        /// The partition.
+        group: GroupKey,
+        /// Who is to lead it.
+        to: NodeId,
+    },
+    /// To the metadata leader: this process is here.
+    Register(Registration),
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerReply {
+    /// To [`PeerRequest::Forward`].
+    Forwarded(Forwarded),
+    /// The request was carried out, and there is nothing more to say.
+    Done,
+    /// To [`PeerRequest::Register`].
+    Registered(Registered),
+    /// This node does not lead the metadata.
+    NotController {
+        /// Who does, as far as this node knows.
+        leader: Option<NodeId>,
+    },
+    /// This node leads nothing of the kind that was asked for.
+    NotLeader {
+        /// Who does, as far as this node knows.
+        leader: Option<NodeId>,
+    },
+    /// Refused; asking again changes nothing.
+    Refused {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Not now: the node is starting, stopping or overloaded.
+    Busy,
+    /// The node does not know this kind of request.
+    Unsupported,
+}
+
+/// A client's request on its way to the metadata leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forward {
+    /// Key of the API.
+    pub api_key: i16,
+    /// Version of the request and of the answer.
+    pub api_version: i16,
+    /// `client.id` of the sender.
+    pub client_id: Option<String>,
+    /// Who the sender is.
+    pub principal: String,
+    /// The request without its header.
+    pub body: Bytes,
+}
+
+/// The metadata leader's answer to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarded {
+    /// The response without its header.
+    pub body: Bytes,
+    /// End of the metadata log that the answer rests on: who relays it knows at least that much
+    /// before it does.
+    pub metadata_offset: Offset,
+}
+
+/// The answer to a registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// Number of the registration.
+    pub broker_epoch: i64,
+    /// Id of the cluster.
+    pub cluster_id: String,
+    /// End of the metadata log that includes the registration.
+    pub metadata_offset: Offset,
+}
+
+/// Facts about partitions that their leaders know first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderReport {
+    /// The broker that reports.
+    pub node: NodeId,
+    /// Number of its registration.
+    pub broker_epoch: i64,
+    /// A partition each.
+    pub partitions: Vec<PartitionReport>,
+}
+
+/// What the leader of a partition says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionReport {
+    /// Topic of the partition.
+    pub topic_id: TopicId,
+    /// Index of the partition.
+    pub partition: PartitionIndex,
+    /// Who leads.
+    pub leader: NodeId,
+    /// Its term.
+    pub leader_epoch: LeaderEpoch,
+    /// Voters that follow closely, the leader among them.
+    pub isr: Vec<NodeId>,
+    /// Voters of the group now; of a joint membership, those of the new one.
+    pub voters: Vec<NodeId>,
+    /// Whether the membership is still joint, or learners are still catching up.
+    pub changing: bool,
+}
+
+const FORWARD: u8 = 1;
+const REPORT: u8 = 2;
+const TRANSFER_LEADER: u8 = 3;
+const REGISTER: u8 = 4;
+
+const FORWARDED: u8 = 1;
+const DONE: u8 = 2;
+const REGISTERED: u8 = 3;
+const NOT_CONTROLLER: u8 = 4;
+const NOT_LEADER: u8 = 5;
+const REFUSED: u8 = 6;
+const BUSY: u8 = 7;
+const UNSUPPORTED: u8 = 8;
+
+impl PeerRequest {
+    /// Writes the request.
+    pub fn put(&self, out: &mut BytesMut) {
+        out.put_u8(VERSION);
+        match self {
+            Self::Forward(forward) => {
+                out.put_u8(FORWARD);
+                out.put_i16(forward.api_key);
+                out.put_i16(forward.api_version);
+                put_optional(out, forward.client_id.as_deref(), |out, id| {
+                    put_string(out, id);
+                });
+                put_string(out, &forward.principal);
+                put_bytes(out, &forward.body);
+            }
+            Self::Report(report) => {
+                out.put_u8(REPORT);
+                out.put_i32(report.node.get());
+                out.put_i64(report.broker_epoch);
+                put_list(out, &report.partitions, put_partition_report);
+            }
+            Self::TransferLeader { group, to } => {
+                out.put_u8(TRANSFER_LEADER);
+                put_group_key(out, *group);
+                out.put_i32(to.get());
+            }
+            Self::Register(registration) => {
+                out.put_u8(REGISTER);
+                put_registration(out, registration);
+            }
+        }
+    }
+
+    /// Reads a request; `None` if it is of a kind or version that this node does not know.
+    pub fn get(reader: &mut Reader) -> Result<Option<Self>, WireError> {
+        if reader.u8()? != VERSION {
+            return Ok(None);
+        }
+        Ok(Some(match reader.u8()? {
+            FORWARD => Self::Forward(Forward {
+                api_key: reader.i16()?,
+                api_version: reader.i16()?,
+                client_id: get_optional(reader, Reader::string)?,
+                principal: reader.string()?,
+                body: reader.bytes()?,
+            }),
+            REPORT => Self::Report(LeaderReport {
+                node: get_node(reader)?,
+                broker_epoch: reader.i64()?,
+                partitions: get_list(reader, "partitions", 37, get_partition_report)?,
+            }),
+            TRANSFER_LEADER => Self::TransferLeader {
+                group: reader.group_key()?,
+                to: get_node(reader)?,
+            },
+            REGISTER => Self::Register(get_registration(reader)?),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl PeerReply {
+    /// Writes the answer.
+    pub fn put(&self, out: &mut BytesMut) {
+        out.put_u8(VERSION);
+        match self {
+            Self::Forwarded(forwarded) => {
+                out.put_u8(FORWARDED);
+                put_bytes(out, &forwarded.body);
+                out.put_i64(forwarded.metadata_offset.get());
+            }
+            Self::Done => out.put_u8(DONE),
+            Self::Registered(registered) => {
+                out.put_u8(REGISTERED);
+                out.put_i64(registered.broker_epoch);
+                put_string(out, &registered.cluster_id);
+                out.put_i64(registered.metadata_offset.get());
+            }
+            Self::NotController { leader } => {
+                out.put_u8(NOT_CONTROLLER);
+                put_optional(out, *leader, |out, node| out.put_i32(node.get()));
+            }
+            Self::NotLeader { leader } => {
+                out.put_u8(NOT_LEADER);
+                put_optional(out, *leader, |out, node| out.put_i32(node.get()));
+            }
+            Self::Refused { reason } => {
+                out.put_u8(REFUSED);
+                put_string(out, reason);
+            }
+            Self::Busy => out.put_u8(BUSY),
+            Self::Unsupported => out.put_u8(UNSUPPORTED),
+        }
+    }
+
+    /// Reads an answer. One that this node does not know is to a question that it did not ask.
+    pub fn get(reader: &mut Reader) -> Result<Self, WireError> {
+        let unknown = |what, found| Err(WireError::Unknown { what, found });
+        match reader.u8()? {
+            VERSION => {}
+            found => return unknown("version", found),
+        }
+        Ok(match reader.u8()? {
+            FORWARDED => Self::Forwarded(Forwarded {
+                body: reader.bytes()?,
+                metadata_offset: Offset::new(reader.i64()?),
+            }),
+            DONE => Self::Done,
+            REGISTERED => Self::Registered(Registered {
+                broker_epoch: reader.i64()?,
+                cluster_id: reader.string()?,
+                metadata_offset: Offset::new(reader.i64()?),
+            }),
+            NOT_CONTROLLER => Self::NotController {
+                leader: get_optional(reader, get_node)?,
+            },
+            NOT_LEADER => Self::NotLeader {
+                leader: get_optional(reader, get_node)?,
+            },
+            REFUSED => Self::Refused {
+                reason: reader.string()?,
+            },
+            BUSY => Self::Busy,
+            UNSUPPORTED => Self::Unsupported,
+            found => return unknown("answer", found),
+        })
+    }
+}
+
+fn put_partition_report(out: &mut BytesMut, report: &PartitionReport) {
+    out.put_slice(&report.topic_id.to_bytes());
+    out.put_i32(report.partition.get());
+    out.put_i32(report.leader.get());
+    out.put_i32(report.leader_epoch.get());
+    put_list(out, &report.isr, |out, node| out.put_i32(node.get()));
+    put_list(out, &report.voters, |out, node| out.put_i32(node.get()));
+    out.put_u8(u8::from(report.changing));
+}
+
+fn get_partition_report(reader: &mut Reader) -> Result<PartitionReport, WireError> {
+    Ok(PartitionReport {
+        topic_id: TopicId::from_bytes(reader.id()?),
+        partition: PartitionIndex::new(reader.i32()?),
+        leader: get_node(reader)?,
+        leader_epoch: LeaderEpoch::new(reader.i32()?),
+        isr: get_list(reader, "nodes", 4, get_node)?,
+        voters: get_list(reader, "nodes", 4, get_node)?,
+        changing: reader.bool()?,
+    })
+}
+
+fn put_registration(out: &mut BytesMut, registration: &Registration) {
+    out.put_i32(registration.broker_id.get());
+    out.put_slice(&registration.incarnation_id.to_bytes());
+    put_list(out, &registration.endpoints, |out, endpoint| {
+        put_string(out, &endpoint.name);
+        put_string(out, &endpoint.host);
+        out.put_u16(endpoint.port);
+        out.put_i16(endpoint.security_protocol);
+    });
+    put_optional(out, registration.rack.as_deref(), |out, rack| {
+        put_string(out, rack);
+    });
+    put_list(out, &registration.log_dirs, |out, id| {
+        out.put_slice(&id.to_bytes());
+    });
+}
+
+fn get_registration(reader: &mut Reader) -> Result<Registration, WireError> {
+    Ok(Registration {
+        broker_id: get_node(reader)?,
+        incarnation_id: Uuid::from_bytes(reader.id()?),
+        endpoints: get_list(reader, "endpoints", 8, |reader| {
+            Ok(BrokerEndpoint {
+                name: reader.string()?,
+                host: reader.string()?,
+                port: reader.u16()?,
+                security_protocol: reader.i16()?,
+            })
+        })?,
+        rack: get_optional(reader, Reader::string)?,
+        log_dirs: get_list(reader, "log directories", 16, |reader| {
+            Ok(Uuid::from_bytes(reader.id()?))
+        })?,
+    })
+}
+
+fn get_node(reader: &mut Reader) -> Result<NodeId, WireError> {
+    Ok(NodeId::new(reader.i32()?))
+}
+
+fn put_bytes(out: &mut BytesMut, bytes: &Bytes) {
+    out.put_u32(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
+fn put_optional<T>(out: &mut BytesMut, value: Option<T>, put: impl FnOnce(&mut BytesMut, T)) {
+    out.put_u8(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(out, value);
+    }
+}
+
+fn get_optional<T>(
+    reader: &mut Reader,
+    get: impl FnOnce(&mut Reader) -> Result<T, WireError>,
+) -> Result<Option<T>, WireError> {
+    match reader.bool()? {
+        true => get(reader).map(Some),
+        false => Ok(None),
+    }
+}
+
+fn put_list<T>(out: &mut BytesMut, list: &[T], mut put: impl FnMut(&mut BytesMut, &T)) {
+    out.put_u32(list.len() as u32);
+    for element in list {
+        put(out, element);
+    }
+}
+
+/// Reads a list of elements that take at least `each` bytes.
+fn get_list<T>(
+    reader: &mut Reader,
+    what: &'static str,
+    each: usize,
+    mut get: impl FnMut(&mut Reader) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
+    let count = reader.count(what, each)?;
+    let mut list = Vec::with_capacity(count);
+    for _ in 0..count {
+        list.push(get(reader)?);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests() -> Vec<PeerRequest> {
+        let report = PartitionReport {
+            topic_id: TopicId::from_bytes([4; 16]),
+            partition: PartitionIndex::new(3),
+            leader: NodeId::new(1),
+            leader_epoch: LeaderEpoch::new(12),
+            isr: vec![NodeId::new(1), NodeId::new(2)],
+            voters: vec![NodeId::new(1), NodeId::new(2), NodeId::new(3)],
+            changing: true,
+        };
+        vec![
+            PeerRequest::Forward(Forward {
+                api_key: 19,
+                api_version: 7,
+                client_id: Some("admin".to_owned()),
+                principal: "User:ANONYMOUS".to_owned(),
+                body: Bytes::from_static(b"body"),
+            }),
+            PeerRequest::Report(LeaderReport {
+                node: NodeId::new(1),
+                broker_epoch: 99,
+                partitions: vec![report.clone(), report],
+            }),
+            PeerRequest::TransferLeader {
+                group: GroupKey {
+                    topic_id: TopicId::from_bytes([9; 16]),
+                    partition: PartitionIndex::new(0),
+                },
+                to: NodeId::new(2),
+            },
+            PeerRequest::Register(Registration {
+                broker_id: NodeId::new(4),
+                incarnation_id: Uuid::from_bytes([1; 16]),
+                endpoints: vec![BrokerEndpoint {
+                    name: "PLAINTEXT".to_owned(),
+                    host: "h".to_owned(),
+                    port: 9092,
+                    security_protocol: 0,
+                }],
+                rack: Some("r1".to_owned()),
+                log_dirs: vec![Uuid::from_bytes([2; 16])],
+            }),
+        ]
+    }
+
+    fn replies() -> Vec<PeerReply> {
+        vec![
+            PeerReply::Forwarded(Forwarded {
+                body: Bytes::from_static(b"answer"),
+                metadata_offset: Offset::new(77),
+            }),
+            PeerReply::Done,
+            PeerReply::Registered(Registered {
+                broker_epoch: 5,
+                cluster_id: "c".to_owned(),
+                metadata_offset: Offset::new(6),
+            }),
+            PeerReply::NotController { leader: None },
+            PeerReply::NotLeader {
+                leader: Some(NodeId::new(3)),
+            },
+            PeerReply::Refused {
+                reason: "because".to_owned(),
+            },
+            PeerReply::Busy,
+            PeerReply::Unsupported,
+        ]
+    }
+
+    #[test]
+    fn messages_read_back_as_written_and_break_off_as_errors() {
+        for request in requests() {
+            let mut out = BytesMut::new();
+            request.put(&mut out);
+            let bytes = out.freeze();
+            for cut in 0..bytes.len() {
+                assert!(PeerRequest::get(&mut Reader::new(bytes.slice(..cut))).is_err());
+            }
+            let mut reader = Reader::new(bytes);
+            assert_eq!(PeerRequest::get(&mut reader), Ok(Some(request)));
+            assert_eq!(reader.end(), Ok(()));
+        }
+        for reply in replies() {
+            let mut out = BytesMut::new();
+            reply.put(&mut out);
+            let bytes = out.freeze();
+            for cut in 0..bytes.len() {
+                assert!(PeerReply::get(&mut Reader::new(bytes.slice(..cut))).is_err());
+            }
+            let mut reader = Reader::new(bytes);
+            assert_eq!(PeerReply::get(&mut reader), Ok(reply));
+            assert_eq!(reader.end(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_request_of_the_future_is_unknown_rather_than_malformed() {
+        for bytes in [[VERSION, 250], [VERSION + 1, FORWARD]] {
+            let mut reader = Reader::new(Bytes::copy_from_slice(&bytes));
+            assert_eq!(PeerRequest::get(&mut reader), Ok(None));
+        }
+    }
+}
