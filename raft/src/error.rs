@@ -130,6 +130,9 @@ pub enum RaftError {
         /// The node.
         to: NodeId,
     },
+    /// The members of a group cannot be changed like that.
+    #[error("the members of the group cannot be changed: {0}")]
+    MembershipRefused(String),
     /// The log start can only move forward, and not beyond the high watermark.
     #[error("log start {requested} is outside {current}..={high_watermark}")]
     LogStartOutOfRange {

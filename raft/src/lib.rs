@@ -6,11 +6,13 @@
 //! - `votes`: the votes of all groups of a data directory in one file.
 //! - `log_core`, `log_store`, `log_reader`, `open`: openraft's log on those.
 //! - `partition_fsm`: what committing an entry does: the high watermark and the log start move.
+//! - `membership`: who takes part in a group, and changing that.
+//! - [`liveness`]: which nodes answer, and the leases of their leaders.
 //! - `group`, `node`: one group, and all groups of a process.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
 //!
-//! Absent on purpose: anything about topics or clients, failure detection between brokers, and a
-//! network of sockets; the crates above bring those.
+//! Absent on purpose: anything about topics or clients, and a network of sockets; the crates above
+//! bring those.
 
 mod codec;
 mod entry_map;
@@ -18,9 +20,11 @@ mod error;
 mod framing;
 mod group;
 mod journal;
+pub mod liveness;
 mod log_core;
 mod log_reader;
 mod log_store;
+mod membership;
 pub mod memory_network;
 pub mod network;
 mod node;
@@ -39,6 +43,7 @@ pub mod wire;
 
 pub use error::{ProposeError, RaftError};
 pub use group::{Group, Proposal};
-pub use node::{DataDir, GroupSpec, RaftNode, RaftNodeOptions, Timing};
+pub use membership::{GroupMembership, ReplicaProgress};
+pub use node::{DataDir, Detection, GroupSpec, RaftNode, RaftNodeOptions, Timing};
 pub use observer::{GroupObserver, Leadership, NoObserver};
 pub use types::{AppendOutcome, GroupKey, RaftIndex, TypeConfig};

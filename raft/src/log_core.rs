@@ -323,6 +323,16 @@ impl Core {
         self.state.lock().map.last_log_id()
     }
 
+    /// Offset at which the log continues before the entry with this index. May have to read
+    /// headers from the disk if that lies far back.
+    pub(crate) fn end_before(&self, next: RaftIndex) -> Result<Offset, RaftError> {
+        let state = self.state.lock();
+        if next <= state.map.first_index() {
+            return Ok(state.map.purged().start_offset);
+        }
+        state.offset_of(next)
+    }
+
     pub(crate) fn next_index(&self) -> RaftIndex {
         self.state.lock().map.next_index()
     }

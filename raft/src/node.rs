@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt;
 use odradek_protocol::ids::{NodeId, TimestampMs};
@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::error::RaftError;
 use crate::group::Group;
+use crate::liveness::ProbeTransport;
 use crate::log_core::{Clock, Core};
 use crate::log_store::LogStore;
 use crate::network::{Clients, Network};
@@ -66,6 +67,24 @@ impl Default for Timing {
     }
 }
 
+/// Periods of the failure detector. All nodes must have the same lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Detection {
+    /// A node probes each of the others this often.
+    pub probe_every: Duration,
+    /// For how long who answers a probe gives no vote against leaders on the node that asked.
+    pub lease: Duration,
+}
+
+impl Default for Detection {
+    fn default() -> Self {
+        Self {
+            probe_every: Duration::from_millis(100),
+            lease: Duration::from_millis(400),
+        }
+    }
+}
+
 /// What a [`RaftNode`] is made of.
 pub struct RaftNodeOptions {
     /// This node.
@@ -76,6 +95,11 @@ pub struct RaftNodeOptions {
     pub data_dirs: Vec<DataDir>,
     /// The way to the other nodes.
     pub network: Arc<dyn Network>,
+    /// Carries probes to the other nodes. Without it this node takes part in no failure detection:
+    /// leaders of groups with other voters never hold a lease, and promise nothing.
+    pub probes: Option<Arc<dyn ProbeTransport>>,
+    /// How often nodes probe each other, and for how long an answer is a promise.
+    pub detection: Detection,
     /// Periods of the groups' clocks.
     pub timing: Timing,
     /// Batches that a group takes before the first of them is committed.
@@ -97,6 +121,8 @@ impl RaftNodeOptions {
             disk,
             data_dirs,
             network,
+            probes: None,
+            detection: Detection::default(),
             timing: Timing::default(),
             max_in_flight: 4096,
             clock: Arc::new(wall_clock),

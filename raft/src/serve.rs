@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use odradek_protocol::ids::NodeId;
 
 use crate::group::Group;
+use crate::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply};
 use crate::network::{AppendRequests, AppendResults, NetworkError};
 use crate::node::RaftNode;
 use crate::rpc::{
@@ -48,6 +49,23 @@ impl RaftNode {
             group.raft().vote(request).await
         };
         reply.map_err(|_| stopped(self.node_id(), key))
+    }
+
+    /// Answers a probe.
+    pub fn serve_probe(&self, _probe: Probe) -> ProbeReply {
+        ProbeReply {
+            incarnation: 0,
+            promise: None,
+        }
+    }
+
+    /// Says whether this node has given up a leadership. One that it does not hold now it will
+    /// never hold again, for no leader goes on in its term after a restart.
+    pub fn serve_leadership(&self, query: LeadershipQuery) -> LeadershipReply {
+        let leads = self
+            .group(query.group)
+            .is_some_and(|group| group.leads_in(query.term));
+        LeadershipReply { given_up: !leads }
     }
 
     /// Takes over where the leader's log starts.

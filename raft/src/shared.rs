@@ -186,6 +186,15 @@ impl Shared {
         }
     }
 
+    /// Whether this node leads in that term.
+    pub(crate) fn leads_in(&self, term: u64) -> bool {
+        let gate = self.gate.lock();
+        gate.term == term
+            && matches!(*self.leadership.borrow(), Leadership::Leader { .. })
+            && self.offline.get().is_none()
+            && !self.closed.load(Ordering::Acquire)
+    }
+
     /// A vote is about to be saved: if it ends this node's leadership, nothing more is taken.
     pub(crate) fn vote_changes(&self, vote: &Vote) {
         let mut gate = self.gate.lock();
