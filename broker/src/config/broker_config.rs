@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use odradek_protocol::ids::NodeId;
 
+use super::cluster::ClusterConfig;
 use super::key::InvalidValue;
 use super::listeners::{self, Endpoint};
 use super::values::Layers;
@@ -17,11 +18,13 @@ use crate::topic_config::TopicDefaults;
 pub struct BrokerConfig {
     /// `node.id`.
     pub node_id: NodeId,
+    /// Roles, voters, and what nodes need of one another.
+    pub cluster: ClusterConfig,
     /// `broker.rack`.
     pub rack: Option<String>,
     /// `log.dirs`, or `log.dir`.
     pub data_dir: PathBuf,
-    /// `listeners`, without those of `controller.listener.names`.
+    /// `listeners`, without those of `controller.listener.names`: the clients'.
     pub listeners: Vec<Endpoint>,
     /// `advertised.listeners`, by listener name.
     pub advertised: HashMap<String, Endpoint>,
@@ -113,9 +116,11 @@ pub struct GroupsConfig {
 impl BrokerConfig {
     /// Makes the values that count out of the layers, and checks what no key can check alone.
     pub fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
-        let listeners = served_listeners(layers)?;
+        let (listeners, for_controllers) = served_listeners(layers)?;
+        let cluster = ClusterConfig::from_layers(layers, &listeners, for_controllers)?;
         let config = Self {
             node_id: NodeId::new(layers.required("node.id")?),
+            cluster,
             rack: layers.optional("broker.rack")?,
             data_dir: data_dir(layers)?,
             advertised: advertised(layers, &listeners)?,
@@ -153,7 +158,6 @@ impl BrokerConfig {
             http_listener: http_listener(layers)?,
             log_as_json: layers.text("odradek.log.format")? == "json",
         };
-        check_roles(layers, config.node_id)?;
         if config.topic_defaults.get("retention.ms") == Some("0") {
             let set = [
                 "log.retention.ms",
@@ -212,7 +216,7 @@ impl GroupsConfig {
     }
 }
 
-fn refused(layers: &Layers, name: &str, reason: impl Into<String>) -> InvalidValue {
+pub(super) fn refused(layers: &Layers, name: &str, reason: impl Into<String>) -> InvalidValue {
     InvalidValue {
         key: name.to_owned(),
         value: layers.get(name).unwrap_or_default().to_owned(),
@@ -222,7 +226,7 @@ fn refused(layers: &Layers, name: &str, reason: impl Into<String>) -> InvalidVal
     }
 }
 
-fn millis(layers: &Layers, name: &str) -> Result<Duration, InvalidValue> {
+pub(super) fn millis(layers: &Layers, name: &str) -> Result<Duration, InvalidValue> {
     match layers.required::<i64>(name)?.try_into() {
         Ok(millis) => Ok(Duration::from_millis(millis)),
         Err(_) => Err(refused(layers, name, "a time cannot be negative")),
@@ -300,8 +304,8 @@ fn http_listener(layers: &Layers) -> Result<Option<(String, u16)>, InvalidValue>
         .map_err(|reason| refused(layers, name, reason))
 }
 
-/// The listeners to open: all but the controllers', each with a protocol that is served.
-fn served_listeners(layers: &Layers) -> Result<Vec<Endpoint>, InvalidValue> {
+/// The listeners for clients and those for controllers, each with a protocol that is served.
+fn served_listeners(layers: &Layers) -> Result<(Vec<Endpoint>, Vec<Endpoint>), InvalidValue> {
     let endpoints = listeners::parse_endpoints(&layers.text("listeners")?)
         .map_err(|reason| refused(layers, "listeners", reason))?;
     let map_name = "listener.security.protocol.map";
@@ -312,52 +316,36 @@ fn served_listeners(layers: &Layers) -> Result<Vec<Endpoint>, InvalidValue> {
         .iter()
         .map(|name| name.to_ascii_uppercase())
         .collect();
-    let served: Vec<Endpoint> = endpoints
+    let (controllers, clients): (Vec<Endpoint>, Vec<Endpoint>) = endpoints
         .into_iter()
-        .filter(|endpoint| !for_controllers.contains(&endpoint.name))
-        .collect();
-    if served.is_empty() {
-        return Err(refused(layers, "listeners", "none of them is for clients"));
+        .partition(|endpoint| for_controllers.contains(&endpoint.name));
+    for endpoint in &clients {
+        let protocol = protocols.get(&endpoint.name).map(String::as_str);
+        check_protocol(layers, endpoint, protocol)?;
     }
-    for endpoint in &served {
-        match protocols.get(&endpoint.name).map(String::as_str) {
-            Some("PLAINTEXT") => {}
-            Some(other) => {
-                return Err(refused(
-                    layers,
-                    "listeners",
-                    format!(
-                        "{} is {other} by listener.security.protocol.map, and only PLAINTEXT is \
-                         served by this version",
-                        endpoint.name
-                    ),
-                ));
-            }
-            None => {
-                return Err(refused(
-                    layers,
-                    "listeners",
-                    format!(
-                        "{} has no protocol in listener.security.protocol.map",
-                        endpoint.name
-                    ),
-                ));
-            }
-        }
+    for endpoint in &controllers {
+        // As in Kafka, one that the map does not name is PLAINTEXT.
+        let protocol = protocols.get(&endpoint.name).map(String::as_str);
+        check_protocol(layers, endpoint, protocol.or(Some("PLAINTEXT")))?;
     }
-    let inter_broker = layers.get("inter.broker.listener.name");
-    if let Some(name) = inter_broker
-        && !served
-            .iter()
-            .any(|endpoint| endpoint.name.eq_ignore_ascii_case(name))
-    {
-        return Err(refused(
-            layers,
-            "inter.broker.listener.name",
-            "there is no such listener",
-        ));
-    }
-    Ok(served)
+    Ok((clients, controllers))
+}
+
+fn check_protocol(
+    layers: &Layers,
+    endpoint: &Endpoint,
+    protocol: Option<&str>,
+) -> Result<(), InvalidValue> {
+    let name = &endpoint.name;
+    let reason = match protocol {
+        Some("PLAINTEXT") => return Ok(()),
+        Some(other) => format!(
+            "{name} is {other} by listener.security.protocol.map, and only PLAINTEXT is served by \
+             this version"
+        ),
+        None => format!("{name} has no protocol in listener.security.protocol.map"),
+    };
+    Err(refused(layers, "listeners", reason))
 }
 
 fn advertised(
@@ -386,38 +374,6 @@ fn advertised(
         .filter(|endpoint| served.iter().any(|one| one.name == endpoint.name))
         .map(|endpoint| (endpoint.name.clone(), endpoint))
         .collect())
-}
-
-fn check_roles(layers: &Layers, node_id: NodeId) -> Result<(), InvalidValue> {
-    let roles = layers.list("process.roles");
-    let both = ["broker", "controller"]
-        .iter()
-        .all(|role| roles.iter().any(|given| given == role));
-    if !both {
-        return Err(refused(
-            layers,
-            "process.roles",
-            "a node has both roles in this version",
-        ));
-    }
-    let name = "controller.quorum.voters";
-    if let Some(value) = layers.get(name) {
-        let voters =
-            listeners::parse_voters(value).map_err(|reason| refused(layers, name, reason))?;
-        let alone = match voters.as_slice() {
-            [] => true,
-            [(id, _, _)] => *id == node_id.get(),
-            _ => false,
-        };
-        if !alone {
-            return Err(refused(
-                layers,
-                name,
-                format!("this version runs as a node of one: expected {node_id}@host:port"),
-            ));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -470,16 +426,7 @@ mod tests {
     #[test]
     fn what_no_key_can_check_alone_is_refused_with_its_reason() {
         for (settings, key) in [
-            (&[("process.roles", "broker")][..], "process.roles"),
-            (
-                &[("controller.quorum.voters", "1@a:1,2@b:1")],
-                "controller.quorum.voters",
-            ),
-            (
-                &[("controller.quorum.voters", "2@a:1")],
-                "controller.quorum.voters",
-            ),
-            (&[("listeners", "SSL://:9092")], "listeners"),
+            (&[("listeners", "SSL://:9092")][..], "listeners"),
             (&[("listeners", "MINE://:9092")], "listeners"),
             (&[("log.dirs", "/a,/b")], "log.dirs"),
             (

@@ -54,8 +54,8 @@ static NODE: &[KeySpec] = &[
         .allowed(ListOf(&["broker", "controller"]))
         .importance(High)
         .doc(
-            "Roles of this process. It must be both `broker` and `controller`: a node serves clients \
-             and keeps the cluster's metadata.",
+            "Roles of this process: `broker` holds partitions and serves clients, `controller` votes on \
+             the cluster's metadata.",
         ),
     KeySpec::new("node.id", Int)
         .default("1")
@@ -84,15 +84,35 @@ static NODE: &[KeySpec] = &[
         ))
         .importance(High)
         .doc(
-            "Voters of the metadata quorum as `id@host:port`. With one node it may be left out; if \
-             given, it must name this node alone.",
+            "Voters of the metadata quorum as `id@host:port`, the same list on every node: every node \
+             with the role `controller`, with the address of its controller listener. A node with both \
+             roles that names nobody but itself is a cluster of one.",
         ),
     KeySpec::new("controller.listener.names", List)
         .importance(High)
         .doc(
-            "Listeners meant for controllers. Their entries in `listeners` are accepted and not \
-             opened: a node of one needs no port for its controller.",
+            "Listeners by which other nodes reach this controller. In a cluster of one they are \
+             accepted and not opened: nobody needs them.",
         ),
+    KeySpec::new("broker.session.timeout.ms", Int)
+        .default("9000")
+        .at_least(1)
+        .doc(
+            "How long the metadata leader goes without an answer to its probes before it fences a \
+             broker, which then gets no new replicas. Leaders move long before, by themselves.",
+        ),
+    KeySpec::new("controlled.shutdown.enable", Boolean)
+        .default("true")
+        .doc("Whether a broker that is told to stop hands its leaderships over first."),
+    KeySpec::new("auto.leader.rebalance.enable", Boolean)
+        .default("true")
+        .importance(High)
+        .doc("Whether leadership goes back to the first replica of a partition by and by."),
+    KeySpec::new("leader.imbalance.check.interval.seconds", Long)
+        .default("300")
+        .at_least(1)
+        .importance(High)
+        .doc("How often partitions that their first replica does not lead are looked for."),
     KeySpec::new("odradek.shutdown.timeout.ms", Long)
         .default("5000")
         .at_least(0)
@@ -136,7 +156,8 @@ static NETWORK: &[KeySpec] = &[
              another protocol stops the start.",
         ),
     KeySpec::new("inter.broker.listener.name", Text).doc(
-        "Listener for traffic between brokers. With one node it only has to exist.",
+        "Listener for traffic between brokers. When not set, the one named PLAINTEXT; if there is none, \
+         the first of `listeners`.",
     ),
     KeySpec::new("security.inter.broker.protocol", Text)
         .default("PLAINTEXT")

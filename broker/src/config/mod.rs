@@ -6,6 +6,7 @@
 
 pub mod broker_config;
 pub mod broker_keys;
+pub mod cluster;
 pub mod describe;
 pub mod docs;
 pub mod foreign_keys;
@@ -17,5 +18,6 @@ pub mod store;
 pub mod values;
 
 pub use self::broker_config::{BrokerConfig, GroupsConfig};
+pub use self::cluster::{ClusterConfig, Voter};
 pub use self::store::ConfigStore;
 pub use self::values::{ConfigSource, Settings};

@@ -13,8 +13,8 @@ use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, ProducerId, TopicId};
 
 use super::records::{
-    BrokerEndpoint, ConfigRecord, MetadataRecord, PartitionChangeRecord, PartitionRecord,
-    SupportedFeature,
+    BrokerChangeRecord, BrokerEndpoint, ClusterRecord, ConfigRecord, MetadataRecord,
+    PartitionChangeRecord, PartitionRecord, SupportedFeature,
 };
 
 /// Kinds of things that have a configuration, with Kafka's numbers.
@@ -150,6 +150,22 @@ pub struct PartitionState {
     pub partition_epoch: i32,
 }
 
+impl PartitionState {
+    /// Whether replicas are on their way in or out.
+    pub fn is_reassigning(&self) -> bool {
+        !self.adding_replicas.is_empty() || !self.removing_replicas.is_empty()
+    }
+
+    /// The replicas once none is on its way: what the partition's group is to become.
+    pub fn target_replicas(&self) -> Vec<NodeId> {
+        self.replicas
+            .iter()
+            .copied()
+            .filter(|id| !self.removing_replicas.contains(id))
+            .collect()
+    }
+}
+
 /// A broker as it registered last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerRegistration {
@@ -165,6 +181,8 @@ pub struct BrokerRegistration {
     pub rack: Option<String>,
     /// Whether the broker may not lead.
     pub fenced: bool,
+    /// Whether the broker is about to stop and gives its leaderships away.
+    pub stopping: bool,
     /// Ids of its log directories.
     pub log_dirs: Vec<Uuid>,
 }
@@ -206,6 +224,7 @@ pub struct MetadataImage {
     brokers: Arc<BTreeMap<NodeId, BrokerRegistration>>,
     features: Arc<BTreeMap<String, i16>>,
     next_producer_id: ProducerId,
+    cluster: Option<Arc<ClusterRecord>>,
     no_config: Arc<ConfigMap>,
 }
 
@@ -219,6 +238,7 @@ impl Default for MetadataImage {
             brokers: Arc::default(),
             features: Arc::default(),
             next_producer_id: ProducerId::new(0),
+            cluster: None,
             no_config: Arc::default(),
         }
     }
@@ -280,6 +300,11 @@ impl MetadataImage {
         &self.features
     }
 
+    /// Which cluster this is, and the voters that its log was begun with.
+    pub fn cluster(&self) -> Option<&ClusterRecord> {
+        self.cluster.as_deref()
+    }
+
     /// First producer id that no broker has been given yet.
     pub fn next_producer_id(&self) -> ProducerId {
         self.next_producer_id
@@ -309,10 +334,15 @@ impl MetadataImage {
                     features: record.features.clone(),
                     rack: record.rack.clone(),
                     fenced: record.fenced,
+                    stopping: false,
                     log_dirs: record.log_dirs.clone(),
                 };
                 Arc::make_mut(&mut self.brokers).insert(record.broker_id, registration);
             }
+            MetadataRecord::UnregisterBroker(record) => {
+                Arc::make_mut(&mut self.brokers).remove(&record.broker_id);
+            }
+            MetadataRecord::BrokerChange(record) => self.change_broker(record),
             MetadataRecord::Topic(record) => {
                 if self.topics.contains_key(record.name.as_str()) {
                     return Err(ImageError::TopicExists {
@@ -352,9 +382,23 @@ impl MetadataImage {
             MetadataRecord::ProducerIds(record) => {
                 self.next_producer_id = self.next_producer_id.max(record.next_producer_id);
             }
+            MetadataRecord::Cluster(record) => self.cluster = Some(Arc::new(record.clone())),
             MetadataRecord::NoOp => {}
         }
         Ok(())
+    }
+
+    fn change_broker(&mut self, record: &BrokerChangeRecord) {
+        let brokers = Arc::make_mut(&mut self.brokers);
+        // A change that was meant for an earlier registration says nothing of this one.
+        if let Some(broker) = brokers.get_mut(&record.broker_id)
+            && broker.broker_epoch == record.broker_epoch
+        {
+            if let Some(fenced) = record.fenced {
+                broker.fenced = fenced;
+            }
+            broker.stopping |= record.stopping;
+        }
     }
 
     fn topic_mut(&mut self, id: TopicId) -> Result<&mut Topic, ImageError> {
@@ -412,7 +456,12 @@ impl MetadataImage {
         }
         if let Some(leader) = record.leader {
             partition.leader = leader;
-            partition.leader_epoch = LeaderEpoch::new(partition.leader_epoch.get() + 1);
+            if record.leader_epoch.is_none() {
+                partition.leader_epoch = LeaderEpoch::new(partition.leader_epoch.get() + 1);
+            }
+        }
+        if let Some(epoch) = record.leader_epoch {
+            partition.leader_epoch = epoch;
         }
         partition.partition_epoch += 1;
         Ok(())
@@ -580,6 +629,7 @@ mod tests {
             partition: PartitionIndex::new(0),
             isr: Some(vec![]),
             leader: None,
+            leader_epoch: None,
             replicas: None,
             removing_replicas: None,
             adding_replicas: None,

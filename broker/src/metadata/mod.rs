@@ -8,6 +8,7 @@ pub mod config_rules;
 pub mod controller;
 pub mod features;
 pub mod image;
+pub mod leader_report;
 pub mod placement;
 pub mod producer_ids;
 pub mod records;

@@ -8,5 +8,6 @@ pub mod alter_configs;
 pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_topics;
+pub mod leader_reports;
 pub mod producer_ids;
 pub mod register_broker;
