@@ -199,6 +199,7 @@ impl From<RaftError> for PartitionError {
             | RaftError::MissingBatch { .. }
             | RaftError::UnusableEntry(_)
             | RaftError::TransferFailed { .. }
+            | RaftError::MembershipRefused(_)
             | RaftError::AlreadyOpen(_) => Self::Unreadable(error.to_string().into()),
         }
     }
