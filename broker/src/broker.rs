@@ -298,6 +298,7 @@ async fn register(
             .map(Uuid::from)
             .into_iter()
             .collect(),
+        voters: Vec::new(),
     };
     metadata
         .run(move |image| (register_broker(image, &registration), ()))

@@ -173,6 +173,7 @@ mod tests {
             leader: Some(NodeId::new(2)),
             leader_epoch: LeaderEpoch::new(4),
             partition_epoch: 0,
+            directories: vec![],
         }
     }
 

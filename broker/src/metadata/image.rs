@@ -148,9 +148,18 @@ pub struct PartitionState {
     pub leader_epoch: LeaderEpoch,
     /// Number of changes the partition has seen.
     pub partition_epoch: i32,
+    /// Log directory of each replica, in the order of `replicas`; zero where none was assigned.
+    pub directories: Vec<Uuid>,
 }
 
 impl PartitionState {
+    /// The log directory that a replica was given when it was placed; `None` if it was given none,
+    /// or is no replica.
+    pub fn directory(&self, node: NodeId) -> Option<Uuid> {
+        let at = self.replicas.iter().position(|id| *id == node)?;
+        self.directories.get(at).copied().filter(|id| !id.is_zero())
+    }
+
     /// Whether replicas are on their way in or out.
     pub fn is_reassigning(&self) -> bool {
         !self.adding_replicas.is_empty() || !self.removing_replicas.is_empty()
@@ -427,6 +436,7 @@ impl MetadataImage {
             leader: record.leader,
             leader_epoch: record.leader_epoch,
             partition_epoch: record.partition_epoch,
+            directories: record.directories.clone(),
         });
         Ok(())
     }
@@ -446,7 +456,14 @@ impl MetadataImage {
             partition.isr.clone_from(isr);
         }
         if let Some(replicas) = &record.replicas {
+            let directories = replicas
+                .iter()
+                .map(|id| partition.directory(*id).unwrap_or(Uuid::ZERO));
+            partition.directories = directories.collect();
             partition.replicas.clone_from(replicas);
+        }
+        if let Some(directories) = &record.directories {
+            partition.directories.clone_from(directories);
         }
         if let Some(removing) = &record.removing_replicas {
             partition.removing_replicas.clone_from(removing);
@@ -633,6 +650,7 @@ mod tests {
             replicas: None,
             removing_replicas: None,
             adding_replicas: None,
+            directories: None,
         };
         let to = PartitionChangeRecord {
             leader: Some(None),

@@ -11,6 +11,7 @@ use odradek_raft::GroupKey;
 use odradek_raft::wire::{Reader, WireError, put_group_key, put_string};
 
 use crate::metadata::controller::register_broker::Registration;
+use crate::metadata::leader_report::LeaderReport;
 use crate::metadata::records::BrokerEndpoint;
 
 /// Version of the messages of this module.
@@ -22,7 +23,7 @@ pub enum PeerRequest {
     /// To the metadata leader: a client's request that only it can answer.
     Forward(Forward),
     /// To the metadata leader: who leads and who follows closely, of partitions led here.
-    Report(LeaderReport),
+    Report(LeaderReports),
     /// To a partition's leader: hand the leadership over.
     TransferLeader {
         /// The partition.
@@ -32,6 +33,10 @@ pub enum PeerRequest {
     },
     /// To the metadata leader: this process is here.
     Register(Registration),
+    /// To any voter: a node that has never been in a cluster wants to be in one.
+    Join(Join),
+    /// To the metadata leader: a broker wants to stop.
+    Stop(Stop),
 }
 
 /// The answer.
@@ -41,6 +46,18 @@ pub enum PeerReply {
     Forwarded(Forwarded),
     /// The request was carried out, and there is nothing more to say.
     Done,
+    /// To [`PeerRequest::Report`] and [`PeerRequest::Stop`]: the metadata says so.
+    Committed {
+        /// End of the metadata log that includes it.
+        metadata_offset: Offset,
+    },
+    /// To [`PeerRequest::Join`]: the asked node has never been in a cluster either.
+    Fresh,
+    /// To [`PeerRequest::Join`]: the metadata leader knows no earlier node of this id.
+    Welcome {
+        /// Id of the cluster.
+        cluster_id: String,
+    },
     /// To [`PeerRequest::Register`].
     Registered(Registered),
     /// This node does not lead the metadata.
@@ -102,38 +119,43 @@ pub struct Registered {
 
 /// Facts about partitions that their leaders know first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaderReport {
+pub struct LeaderReports {
     /// The broker that reports.
     pub node: NodeId,
     /// Number of its registration.
     pub broker_epoch: i64,
     /// A partition each.
-    pub partitions: Vec<PartitionReport>,
+    pub reports: Vec<LeaderReport>,
 }
 
-/// What the leader of a partition says of it.
+/// A node that has never been in a cluster. It keeps out of every vote until it knows that it is not
+/// an old node with an empty disk, whose votes are forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartitionReport {
-    /// Topic of the partition.
-    pub topic_id: TopicId,
-    /// Index of the partition.
-    pub partition: PartitionIndex,
-    /// Who leads.
-    pub leader: NodeId,
-    /// Its term.
-    pub leader_epoch: LeaderEpoch,
-    /// Voters that follow closely, the leader among them.
-    pub isr: Vec<NodeId>,
-    /// Voters of the group now; of a joint membership, those of the new one.
+pub struct Join {
+    /// Id of its data directory.
+    pub directory: Uuid,
+    /// The voters that its configuration names.
     pub voters: Vec<NodeId>,
-    /// Whether the membership is still joint, or learners are still catching up.
-    pub changing: bool,
+}
+
+/// A broker on its way out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// The broker.
+    pub node: NodeId,
+    /// Number of its registration.
+    pub broker_epoch: i64,
+    /// Whether it leads nothing any more and goes; otherwise it is about to give its leaderships
+    /// away and wants no new ones.
+    pub now: bool,
 }
 
 const FORWARD: u8 = 1;
 const REPORT: u8 = 2;
 const TRANSFER_LEADER: u8 = 3;
 const REGISTER: u8 = 4;
+const JOIN: u8 = 5;
+const STOP: u8 = 6;
 
 const FORWARDED: u8 = 1;
 const DONE: u8 = 2;
@@ -143,6 +165,9 @@ const NOT_LEADER: u8 = 5;
 const REFUSED: u8 = 6;
 const BUSY: u8 = 7;
 const UNSUPPORTED: u8 = 8;
+const COMMITTED: u8 = 9;
+const FRESH: u8 = 10;
+const WELCOME: u8 = 11;
 
 impl PeerRequest {
     /// Writes the request.
@@ -163,7 +188,7 @@ impl PeerRequest {
                 out.put_u8(REPORT);
                 out.put_i32(report.node.get());
                 out.put_i64(report.broker_epoch);
-                put_list(out, &report.partitions, put_partition_report);
+                put_list(out, &report.reports, put_leader_report);
             }
             Self::TransferLeader { group, to } => {
                 out.put_u8(TRANSFER_LEADER);
@@ -173,6 +198,17 @@ impl PeerRequest {
             Self::Register(registration) => {
                 out.put_u8(REGISTER);
                 put_registration(out, registration);
+            }
+            Self::Join(join) => {
+                out.put_u8(JOIN);
+                out.put_slice(&join.directory.to_bytes());
+                put_nodes(out, &join.voters);
+            }
+            Self::Stop(stop) => {
+                out.put_u8(STOP);
+                out.put_i32(stop.node.get());
+                out.put_i64(stop.broker_epoch);
+                out.put_u8(u8::from(stop.now));
             }
         }
     }
@@ -190,16 +226,25 @@ impl PeerRequest {
                 principal: reader.string()?,
                 body: reader.bytes()?,
             }),
-            REPORT => Self::Report(LeaderReport {
+            REPORT => Self::Report(LeaderReports {
                 node: get_node(reader)?,
                 broker_epoch: reader.i64()?,
-                partitions: get_list(reader, "partitions", 37, get_partition_report)?,
+                reports: get_list(reader, "reports", 33, get_leader_report)?,
             }),
             TRANSFER_LEADER => Self::TransferLeader {
                 group: reader.group_key()?,
                 to: get_node(reader)?,
             },
             REGISTER => Self::Register(get_registration(reader)?),
+            JOIN => Self::Join(Join {
+                directory: Uuid::from_bytes(reader.id()?),
+                voters: get_nodes(reader)?,
+            }),
+            STOP => Self::Stop(Stop {
+                node: get_node(reader)?,
+                broker_epoch: reader.i64()?,
+                now: reader.bool()?,
+            }),
             _ => return Ok(None),
         }))
     }
@@ -216,6 +261,15 @@ impl PeerReply {
                 out.put_i64(forwarded.metadata_offset.get());
             }
             Self::Done => out.put_u8(DONE),
+            Self::Committed { metadata_offset } => {
+                out.put_u8(COMMITTED);
+                out.put_i64(metadata_offset.get());
+            }
+            Self::Fresh => out.put_u8(FRESH),
+            Self::Welcome { cluster_id } => {
+                out.put_u8(WELCOME);
+                put_string(out, cluster_id);
+            }
             Self::Registered(registered) => {
                 out.put_u8(REGISTERED);
                 out.put_i64(registered.broker_epoch);
@@ -252,6 +306,13 @@ impl PeerReply {
                 metadata_offset: Offset::new(reader.i64()?),
             }),
             DONE => Self::Done,
+            COMMITTED => Self::Committed {
+                metadata_offset: Offset::new(reader.i64()?),
+            },
+            FRESH => Self::Fresh,
+            WELCOME => Self::Welcome {
+                cluster_id: reader.string()?,
+            },
             REGISTERED => Self::Registered(Registered {
                 broker_epoch: reader.i64()?,
                 cluster_id: reader.string()?,
@@ -273,25 +334,23 @@ impl PeerReply {
     }
 }
 
-fn put_partition_report(out: &mut BytesMut, report: &PartitionReport) {
+fn put_leader_report(out: &mut BytesMut, report: &LeaderReport) {
     out.put_slice(&report.topic_id.to_bytes());
     out.put_i32(report.partition.get());
     out.put_i32(report.leader.get());
-    out.put_i32(report.leader_epoch.get());
-    put_list(out, &report.isr, |out, node| out.put_i32(node.get()));
-    put_list(out, &report.voters, |out, node| out.put_i32(node.get()));
-    out.put_u8(u8::from(report.changing));
+    out.put_i32(report.epoch.get());
+    put_nodes(out, &report.isr);
+    put_optional(out, report.reassigned.as_deref(), put_nodes);
 }
 
-fn get_partition_report(reader: &mut Reader) -> Result<PartitionReport, WireError> {
-    Ok(PartitionReport {
+fn get_leader_report(reader: &mut Reader) -> Result<LeaderReport, WireError> {
+    Ok(LeaderReport {
         topic_id: TopicId::from_bytes(reader.id()?),
         partition: PartitionIndex::new(reader.i32()?),
         leader: get_node(reader)?,
-        leader_epoch: LeaderEpoch::new(reader.i32()?),
-        isr: get_list(reader, "nodes", 4, get_node)?,
-        voters: get_list(reader, "nodes", 4, get_node)?,
-        changing: reader.bool()?,
+        epoch: LeaderEpoch::new(reader.i32()?),
+        isr: get_nodes(reader)?,
+        reassigned: get_optional(reader, get_nodes)?,
     })
 }
 
@@ -310,6 +369,7 @@ fn put_registration(out: &mut BytesMut, registration: &Registration) {
     put_list(out, &registration.log_dirs, |out, id| {
         out.put_slice(&id.to_bytes());
     });
+    put_nodes(out, &registration.voters);
 }
 
 fn get_registration(reader: &mut Reader) -> Result<Registration, WireError> {
@@ -328,7 +388,16 @@ fn get_registration(reader: &mut Reader) -> Result<Registration, WireError> {
         log_dirs: get_list(reader, "log directories", 16, |reader| {
             Ok(Uuid::from_bytes(reader.id()?))
         })?,
+        voters: get_nodes(reader)?,
     })
+}
+
+fn put_nodes(out: &mut BytesMut, nodes: &[NodeId]) {
+    put_list(out, nodes, |out, node| out.put_i32(node.get()));
+}
+
+fn get_nodes(reader: &mut Reader) -> Result<Vec<NodeId>, WireError> {
+    get_list(reader, "nodes", 4, get_node)
 }
 
 fn get_node(reader: &mut Reader) -> Result<NodeId, WireError> {
@@ -384,14 +453,17 @@ mod tests {
     use super::*;
 
     fn requests() -> Vec<PeerRequest> {
-        let report = PartitionReport {
+        let report = LeaderReport {
             topic_id: TopicId::from_bytes([4; 16]),
             partition: PartitionIndex::new(3),
             leader: NodeId::new(1),
-            leader_epoch: LeaderEpoch::new(12),
+            epoch: LeaderEpoch::new(12),
             isr: vec![NodeId::new(1), NodeId::new(2)],
-            voters: vec![NodeId::new(1), NodeId::new(2), NodeId::new(3)],
-            changing: true,
+            reassigned: None,
+        };
+        let done = LeaderReport {
+            reassigned: Some(vec![NodeId::new(1), NodeId::new(2), NodeId::new(3)]),
+            ..report.clone()
         };
         vec![
             PeerRequest::Forward(Forward {
@@ -401,10 +473,19 @@ mod tests {
                 principal: "User:ANONYMOUS".to_owned(),
                 body: Bytes::from_static(b"body"),
             }),
-            PeerRequest::Report(LeaderReport {
+            PeerRequest::Report(LeaderReports {
                 node: NodeId::new(1),
                 broker_epoch: 99,
-                partitions: vec![report.clone(), report],
+                reports: vec![report, done],
+            }),
+            PeerRequest::Join(Join {
+                directory: Uuid::from_bytes([3; 16]),
+                voters: vec![NodeId::new(1), NodeId::new(2)],
+            }),
+            PeerRequest::Stop(Stop {
+                node: NodeId::new(1),
+                broker_epoch: 99,
+                now: true,
             }),
             PeerRequest::TransferLeader {
                 group: GroupKey {
@@ -424,6 +505,7 @@ mod tests {
                 }],
                 rack: Some("r1".to_owned()),
                 log_dirs: vec![Uuid::from_bytes([2; 16])],
+                voters: vec![NodeId::new(1)],
             }),
         ]
     }
@@ -435,6 +517,13 @@ mod tests {
                 metadata_offset: Offset::new(77),
             }),
             PeerReply::Done,
+            PeerReply::Committed {
+                metadata_offset: Offset::new(8),
+            },
+            PeerReply::Fresh,
+            PeerReply::Welcome {
+                cluster_id: "c".to_owned(),
+            },
             PeerReply::Registered(Registered {
                 broker_epoch: 5,
                 cluster_id: "c".to_owned(),

@@ -63,6 +63,7 @@ fn change(state: &PartitionState, report: &LeaderReport) -> Option<PartitionChan
         removing_replicas: done.as_ref().map(|_| Vec::new()),
         adding_replicas: done.as_ref().map(|_| Vec::new()),
         replicas: done,
+        directories: None,
     };
     let says_something =
         record.leader.is_some() || record.isr.is_some() || record.replicas.is_some();
@@ -178,6 +179,7 @@ mod tests {
             replicas: Some(nodes(&[2, 3, 4, 1])),
             removing_replicas: Some(nodes(&[1])),
             adding_replicas: Some(nodes(&[4])),
+            directories: None,
         };
         apply(&mut image, &[MetadataRecord::PartitionChange(start)]);
         let done = |replicas: &[i32]| LeaderReport {

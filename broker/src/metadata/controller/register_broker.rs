@@ -22,6 +22,8 @@ pub struct Registration {
     pub rack: Option<String>,
     /// Ids of its log directories.
     pub log_dirs: Vec<Uuid>,
+    /// The voters that its configuration names, if it is one of them.
+    pub voters: Vec<NodeId>,
 }
 
 /// Records that register the broker; on an empty log, after the features that a cluster starts
@@ -64,6 +66,7 @@ mod tests {
             endpoints: vec![],
             rack: None,
             log_dirs: vec![],
+            voters: vec![],
         };
         let mut image = MetadataImage::default();
         let records = register_broker(&image, &registration);

@@ -7,7 +7,7 @@ use odradek_protocol::codec::{
 };
 use odradek_protocol::ids::NodeId;
 
-pub(in crate::metadata) fn tag(
+pub(super) fn tag(
     number: u32,
     write: impl FnOnce(&mut Encoder<BufferTarget<'_>>) -> Result<(), EncodeError>,
 ) -> Result<TaggedField, EncodeError> {
@@ -16,21 +16,21 @@ pub(in crate::metadata) fn tag(
     Ok(TaggedField::new(number, payload.freeze()))
 }
 
-pub(in crate::metadata) fn write_string<T: EncodeTarget>(
+pub(super) fn write_string<T: EncodeTarget>(
     encoder: &mut Encoder<T>,
     value: &str,
 ) -> Result<(), EncodeError> {
     encoder.write_compact_string(&StrBytes::from(value))
 }
 
-pub(in crate::metadata) fn write_nullable_string<T: EncodeTarget>(
+pub(super) fn write_nullable_string<T: EncodeTarget>(
     encoder: &mut Encoder<T>,
     value: Option<&str>,
 ) -> Result<(), EncodeError> {
     encoder.write_compact_nullable_string(value.map(StrBytes::from).as_ref())
 }
 
-pub(in crate::metadata) fn write_nodes<T: EncodeTarget>(
+pub(super) fn write_nodes<T: EncodeTarget>(
     encoder: &mut Encoder<T>,
     nodes: &[NodeId],
 ) -> Result<(), EncodeError> {
@@ -41,12 +41,12 @@ pub(in crate::metadata) fn write_nodes<T: EncodeTarget>(
     Ok(())
 }
 
-pub(in crate::metadata) fn read_nodes(decoder: &mut Decoder) -> Result<Vec<NodeId>, DecodeError> {
+pub(super) fn read_nodes(decoder: &mut Decoder) -> Result<Vec<NodeId>, DecodeError> {
     let count = decoder.read_compact_array_len()?;
     decoder.read_vec(count, |decoder| Ok(NodeId::new(decoder.read_i32()?)))
 }
 
-pub(in crate::metadata) fn read_nullable_nodes(
+pub(super) fn read_nullable_nodes(
     decoder: &mut Decoder,
 ) -> Result<Option<Vec<NodeId>>, DecodeError> {
     let Some(count) = decoder.read_compact_nullable_array_len()? else {
@@ -57,7 +57,7 @@ pub(in crate::metadata) fn read_nullable_nodes(
         .map(Some)
 }
 
-pub(in crate::metadata) fn write_uuids<T: EncodeTarget>(
+pub(super) fn write_uuids<T: EncodeTarget>(
     encoder: &mut Encoder<T>,
     ids: &[Uuid],
 ) -> Result<(), EncodeError> {
@@ -68,7 +68,14 @@ pub(in crate::metadata) fn write_uuids<T: EncodeTarget>(
     Ok(())
 }
 
-pub(in crate::metadata) fn read_uuids(decoder: &mut Decoder) -> Result<Vec<Uuid>, DecodeError> {
+pub(super) fn read_uuids(decoder: &mut Decoder) -> Result<Vec<Uuid>, DecodeError> {
     let count = decoder.read_compact_array_len()?;
     decoder.read_vec(count, Decoder::read_uuid)
+}
+
+pub(super) fn read_nullable_uuids(decoder: &mut Decoder) -> Result<Option<Vec<Uuid>>, DecodeError> {
+    let Some(count) = decoder.read_compact_nullable_array_len()? else {
+        return Ok(None);
+    };
+    decoder.read_vec(count, Decoder::read_uuid).map(Some)
 }

@@ -11,7 +11,7 @@
 //! is one batch, and a batch commits whole or not at all.
 
 mod brokers;
-pub(in crate::metadata) mod codec;
+mod codec;
 mod partitions;
 #[cfg(test)]
 mod tests;

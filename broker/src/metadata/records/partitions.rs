@@ -5,7 +5,9 @@ use odradek_protocol::codec::{
 };
 use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
 
-use super::codec::{read_nodes, read_nullable_nodes, read_uuids, tag, write_nodes, write_uuids};
+use super::codec::{
+    read_nodes, read_nullable_nodes, read_nullable_uuids, read_uuids, tag, write_nodes, write_uuids,
+};
 
 /// A partition as it was created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct PartitionChangeRecord {
     pub removing_replicas: Option<Vec<NodeId>>,
     /// New replicas on their way in.
     pub adding_replicas: Option<Vec<NodeId>>,
+    /// New log directories, in the order of the replicas.
+    pub directories: Option<Vec<Uuid>>,
 }
 
 impl PartitionRecord {
@@ -118,6 +122,9 @@ impl PartitionChangeRecord {
                 tags.push(tag(number, |encoder| write_nodes(encoder, nodes))?);
             }
         }
+        if let Some(directories) = &self.directories {
+            tags.push(tag(8, |encoder| write_uuids(encoder, directories))?);
+        }
         if let Some(epoch) = self.leader_epoch {
             tags.push(tag(LEADER_EPOCH, |encoder| encoder.write_i32(epoch.get()))?);
         }
@@ -134,6 +141,7 @@ impl PartitionChangeRecord {
             replicas: None,
             removing_replicas: None,
             adding_replicas: None,
+            directories: None,
         };
         decoder.read_tagged_fields_with(|tag, decoder| {
             match tag {
@@ -147,6 +155,7 @@ impl PartitionChangeRecord {
                 2 => record.replicas = read_nullable_nodes(decoder)?,
                 3 => record.removing_replicas = read_nullable_nodes(decoder)?,
                 4 => record.adding_replicas = read_nullable_nodes(decoder)?,
+                8 => record.directories = read_nullable_uuids(decoder)?,
                 LEADER_EPOCH => {
                     record.leader_epoch = Some(LeaderEpoch::new(decoder.read_i32()?));
                 }

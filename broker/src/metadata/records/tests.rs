@@ -152,6 +152,7 @@ fn every_record_reads_back_as_it_was_written() {
         replicas: None,
         removing_replicas: Some(vec![]),
         adding_replicas: Some(vec![NodeId::new(3)]),
+        directories: Some(vec![Uuid::from_bytes([4; 16])]),
     };
     for record in [
         MetadataRecord::PartitionChange(PartitionChangeRecord {
