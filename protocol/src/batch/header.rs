@@ -86,6 +86,15 @@ impl Attributes {
         }
     }
 
+    /// The same, with a delete horizon for a base timestamp or not.
+    pub const fn with_delete_horizon(self, has_delete_horizon: bool) -> Self {
+        if has_delete_horizon {
+            Self(self.0 | Self::DELETE_HORIZON)
+        } else {
+            Self(self.0 & !Self::DELETE_HORIZON)
+        }
+    }
+
     /// The same, as a control batch or not.
     pub const fn with_control(self, control: bool) -> Self {
         if control {

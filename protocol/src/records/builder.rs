@@ -200,14 +200,14 @@ fn put_record(out: &mut BytesMut, timestamp_delta: i64, offset_delta: i32, recor
     }
 }
 
-fn nullable_len(bytes: Option<&[u8]>) -> usize {
+pub(super) fn nullable_len(bytes: Option<&[u8]>) -> usize {
     match bytes {
         Some(bytes) => varint::len(bytes.len() as i64) + bytes.len(),
         None => varint::len(-1),
     }
 }
 
-fn put_nullable(out: &mut BytesMut, bytes: Option<&[u8]>) {
+pub(super) fn put_nullable(out: &mut BytesMut, bytes: Option<&[u8]>) {
     match bytes {
         Some(bytes) => {
             varint::put(out, bytes.len() as i64);

@@ -1,11 +1,14 @@
-//! The records inside a batch: reading them without allocation, and building batches of them.
+//! The records inside a batch: reading them without allocation, building batches of them, and
+//! leaving some out.
 
 mod builder;
+mod rewrite;
 mod scan;
 mod varint;
 mod walker;
 
 pub use builder::{BatchBuilder, NewRecord};
+pub use rewrite::{Rewritten, emptied, rewrite};
 pub use scan::{ExpansionLimits, RecordStamp, expand, record_timestamp, scan_stamps};
 pub use walker::{HeaderIter, HeaderView, RecordView, RecordWalker};
 

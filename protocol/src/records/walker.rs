@@ -14,8 +14,8 @@ pub struct RecordView<'a> {
     pub key: Option<&'a [u8]>,
     /// Value, or `None` if null.
     pub value: Option<&'a [u8]>,
-    header_count: i32,
-    headers: &'a [u8],
+    pub(super) header_count: i32,
+    pub(super) headers: &'a [u8],
 }
 
 impl<'a> RecordView<'a> {
