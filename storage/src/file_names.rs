@@ -1,5 +1,5 @@
-//! Names of the files in a partition's directory. They are Kafka's, but for
-//! [`RECOVERY_POINT`].
+//! Names of the files in a partition's directory. They are Kafka's, but for [`RECOVERY_POINT`] and
+//! [`COMPACTED_MARKER`].
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,9 @@ pub const TEMPORARY_SUFFIX: &str = ".tmp";
 pub const LEADER_EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 /// Offset below which a crash cannot have lost anything.
 pub const RECOVERY_POINT: &str = "recovery-point";
+/// Says that the log was compacted, so that offsets may be missing from its middle, whatever its
+/// settings say now.
+pub const COMPACTED_MARKER: &str = "compacted";
 
 /// Longest file name on the file systems we know.
 const MAX_NAME_BYTES: usize = 255;

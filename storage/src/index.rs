@@ -44,7 +44,7 @@ impl OffsetEntry {
         }
     }
 
-    fn to_bytes(self) -> [u8; Self::SIZE] {
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
         self.pack().to_be_bytes()
     }
 
@@ -65,7 +65,7 @@ pub(crate) struct TimeEntry {
 impl TimeEntry {
     pub const SIZE: usize = 12;
 
-    fn to_bytes(self) -> [u8; Self::SIZE] {
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let (timestamp, offset) = bytes.split_at_mut(8);
         timestamp.copy_from_slice(&self.timestamp.get().to_be_bytes());

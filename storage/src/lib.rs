@@ -13,6 +13,7 @@ pub mod flush;
 pub mod producer_state;
 mod sim_disk;
 
+mod compaction;
 mod config;
 mod deletion;
 mod epoch_cache;
@@ -33,6 +34,9 @@ mod sync_file;
 mod trim;
 mod txn_index;
 
+pub use compaction::{
+    Compacted, Compaction, CompactionConfig, CompactionPlan, CompactionStats, Pace, SegmentFacts,
+};
 pub use config::LogConfig;
 pub use epoch_cache::{EpochCache, EpochEntry};
 pub use error::StorageError;

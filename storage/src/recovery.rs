@@ -22,14 +22,16 @@ use odradek_protocol::batch::BatchHeader;
 use odradek_protocol::ids::{LeaderEpoch, Offset, TimestampMs};
 use parking_lot::{Mutex, RwLock};
 
+use crate::compaction::swap::finish_swaps;
 use crate::config::LogConfig;
 use crate::deletion::{Deletions, remove_if_present};
 use crate::disk::Disk;
 use crate::epoch_cache::EpochCache;
 use crate::error::StorageError;
 use crate::file_names::{
-    DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX,
-    TEMPORARY_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_file, parse_offset,
+    COMPACTED_MARKER, DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_file,
+    parse_offset,
 };
 use crate::health::LogDirHealth;
 use crate::index::{IndexBuilder, IndexEntries, OffsetEntry, TimeEntry, relative};
@@ -114,6 +116,7 @@ struct Listing {
     segments: BTreeMap<Offset, SegmentFiles>,
     snapshots: BTreeSet<Offset>,
     has_epochs: bool,
+    was_compacted: bool,
 }
 
 impl Log {
@@ -129,12 +132,14 @@ impl Log {
         now: TimestampMs,
     ) -> Result<(Self, RecoveryReport), StorageError> {
         hint.health.check()?;
+        finish_swaps(disk.as_ref(), dir)?;
         let listing = list(disk.as_ref(), dir)?;
         let recovery_point = RecoveryPoint::open(disk.clone(), dir)
             .map_err(|error| StorageError::io("read recovery point in", dir, error))?;
         let mut opening = Opening {
             disk,
             dir,
+            may_have_gaps: config.compacted || listing.was_compacted,
             config,
             hint,
             now,
@@ -265,6 +270,8 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<Listing, StorageError> {
             listing.snapshots.insert(offset);
         } else if name == LEADER_EPOCH_CHECKPOINT {
             listing.has_epochs = true;
+        } else if name == COMPACTED_MARKER {
+            listing.was_compacted = true;
         } else if name.ends_with(DELETED_SUFFIX) || name.ends_with(TEMPORARY_SUFFIX) {
             remove_if_present(disk, &dir.join(name))?;
         }
@@ -295,6 +302,8 @@ struct Opening<'a> {
     disk: Arc<dyn Disk>,
     dir: &'a Path,
     config: Arc<LogConfig>,
+    /// Whether offsets may be missing because compaction took their records.
+    may_have_gaps: bool,
     hint: OpenHint<'a>,
     now: TimestampMs,
     report: RecoveryReport,
@@ -358,9 +367,8 @@ impl Opening<'_> {
         let mut expected: Option<Offset> = None;
         for (index, (base, files)) in segments.iter().enumerate() {
             let next_base = bases.get(index + 1).copied();
-            let gap = expected.filter(|expected| {
-                *base < *expected || *base > *expected && !self.config.compacted
-            });
+            let gap = expected
+                .filter(|expected| *base < *expected || *base > *expected && !self.may_have_gaps);
             let cut = match gap {
                 Some(expected) if self.checking => Some(format!(
                     "segment {base} does not follow the log's end at {expected}"
@@ -380,7 +388,7 @@ impl Opening<'_> {
             }
             let segment = Arc::new(self.open_segment(*base, *files, next_base)?);
             let end = segment.end();
-            expected = Some(if self.config.compacted && !self.checking {
+            expected = Some(if self.may_have_gaps && !self.checking {
                 next_base.unwrap_or(end.next_offset)
             } else {
                 end.next_offset
@@ -550,7 +558,7 @@ impl Opening<'_> {
     /// What is wrong with a batch whose CRC is right, if anything is.
     fn judge(&self, header: &BatchHeader, expected: Offset, base: Offset) -> Option<String> {
         let offset = header.base_offset;
-        let follows = offset == expected || self.config.compacted && offset > expected;
+        let follows = offset == expected || self.may_have_gaps && offset > expected;
         if !follows {
             return Some(format!("batch at offset {offset} where {expected} was due"));
         }

@@ -228,7 +228,11 @@ impl Log {
         Ok(drop_count)
     }
 
-    fn delete_segment(&mut self, segment: &Segment, now: TimestampMs) -> Result<(), StorageError> {
+    pub(crate) fn delete_segment(
+        &mut self,
+        segment: &Segment,
+        now: TimestampMs,
+    ) -> Result<(), StorageError> {
         let delay = i64::try_from(self.config.file_delete_delay_ms).unwrap_or(i64::MAX);
         let due = TimestampMs::new(now.get().saturating_add(delay));
         for file in segment.files() {
