@@ -15,6 +15,7 @@ pub mod follower;
 pub mod groups;
 pub mod handlers;
 pub mod http;
+pub mod leading;
 pub mod memory;
 pub mod metadata;
 pub mod metrics;

@@ -59,6 +59,8 @@ pub struct TopicConfig {
     pub timestamp_after_max_ms: i64,
     /// `write.caching`.
     pub write_caching: bool,
+    /// `min.insync.replicas`.
+    pub min_insync_replicas: usize,
 }
 
 impl TopicConfig {
@@ -88,6 +90,7 @@ impl TopicConfig {
             timestamp_before_max_ms: read.number("message.timestamp.before.max.ms")?,
             timestamp_after_max_ms: read.number("message.timestamp.after.max.ms")?,
             write_caching: read.number("write.caching")?,
+            min_insync_replicas: read.number("min.insync.replicas")?,
         })
     }
 }

@@ -10,6 +10,7 @@ use odradek_protocol::ids::NodeId;
 use super::cluster::ClusterConfig;
 use super::key::InvalidValue;
 use super::listeners::{self, Endpoint};
+use super::replication_keys::RACK_AWARE_SELECTOR;
 use super::values::Layers;
 use crate::topic_config::TopicDefaults;
 
@@ -80,10 +81,37 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval: Duration,
     /// Settings of consumer groups and committed offsets.
     pub groups: GroupsConfig,
+    /// Settings of the replicas of partitions.
+    pub replication: ReplicationConfig,
     /// `odradek.http.listener`: host and port, or `None`.
     pub http_listener: Option<(String, u16)>,
     /// Whether `odradek.log.format` is `json`.
     pub log_as_json: bool,
+}
+
+/// Settings of the replicas of partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplicationConfig {
+    /// `replica.lag.time.max.ms`.
+    pub max_lag: Duration,
+    /// Whether `replica.selector.class` names the selector that knows racks.
+    pub rack_aware_reads: bool,
+    /// `odradek.controlled.shutdown.timeout.ms`.
+    pub controlled_shutdown_timeout: Duration,
+    /// `odradek.leader.report.max.partitions`.
+    pub report_partitions: usize,
+}
+
+impl ReplicationConfig {
+    fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
+        let selector: Option<String> = layers.optional("replica.selector.class")?;
+        Ok(Self {
+            max_lag: millis(layers, "replica.lag.time.max.ms")?,
+            rack_aware_reads: selector.is_some_and(|name| name == RACK_AWARE_SELECTOR),
+            controlled_shutdown_timeout: millis(layers, "odradek.controlled.shutdown.timeout.ms")?,
+            report_partitions: layers.required("odradek.leader.report.max.partitions")?,
+        })
+    }
 }
 
 /// Settings of consumer groups and committed offsets.
@@ -155,6 +183,7 @@ impl BrokerConfig {
                 "producer.id.expiration.check.interval.ms",
             )?,
             groups: GroupsConfig::from_layers(layers)?,
+            replication: ReplicationConfig::from_layers(layers)?,
             http_listener: http_listener(layers)?,
             log_as_json: layers.text("odradek.log.format")? == "json",
         };

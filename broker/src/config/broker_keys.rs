@@ -10,6 +10,7 @@ use super::key::Importance::{High, Low};
 use super::key::KeySpec;
 use super::key::UpdateMode::ClusterWide;
 use super::listeners;
+use super::replication_keys::REPLICATION;
 
 /// Values of `compression.type`.
 pub(crate) const COMPRESSION_TYPES: &[&str] =
@@ -33,6 +34,7 @@ pub static SECTIONS: &[(&str, &[KeySpec])] = &[
     ("Memory and limits of requests", REQUESTS),
     ("Topics", TOPICS),
     ("Logs (defaults of topic settings)", LOGS),
+    ("Replication", REPLICATION),
     ("Producers", PRODUCERS),
     ("Consumer groups and offsets", GROUPS),
     ("Observability", OBSERVABILITY),

@@ -226,8 +226,6 @@ pub static FOREIGN: &[(&str, ConfigKind)] = &[
     ("replica.fetch.response.max.bytes", Int),
     ("replica.fetch.wait.max.ms", Int),
     ("replica.high.watermark.checkpoint.interval.ms", Long),
-    ("replica.lag.time.max.ms", Long),
-    ("replica.selector.class", Text),
     ("replica.socket.receive.buffer.bytes", Int),
     ("replica.socket.timeout.ms", Int),
     ("replication.quota.window.num", Int),

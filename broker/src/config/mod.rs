@@ -14,10 +14,11 @@ pub mod key;
 pub mod listeners;
 pub mod load;
 pub mod properties;
+mod replication_keys;
 pub mod store;
 pub mod values;
 
-pub use self::broker_config::{BrokerConfig, GroupsConfig};
+pub use self::broker_config::{BrokerConfig, GroupsConfig, ReplicationConfig};
 pub use self::cluster::{ClusterConfig, Voter};
 pub use self::store::ConfigStore;
 pub use self::values::{ConfigSource, Settings};

@@ -43,16 +43,25 @@ impl CoordinatorLog for PartitionLog {
     fn append(&self, batch: Bytes) -> AppendCommit {
         let options = AppendOptions::coordinator(self.epoch);
         let commit_timeout = self.commit_timeout;
+        let (partition, epoch) = (Arc::clone(&self.partition), self.epoch);
         match self.partition.append(batch, options) {
             Ok(appending) => Box::pin(async move {
                 let outcome = appending.committed_within(commit_timeout).await;
-                outcome.map(|_| ()).map_err(|error| failure_of(&error))
+                outcome
+                    .map(|_| ())
+                    .map_err(|error| failure_in(&partition, epoch, &error))
             }),
             Err(error) => {
                 tracing::warn!(partition = ?self.partition, %error, "a coordinator cannot write");
-                Box::pin(std::future::ready(Err(failure_of(&error))))
+                let failure = failure_in(&partition, epoch, &error);
+                Box::pin(std::future::ready(Err(failure)))
             }
         }
+    }
+
+    fn holds_lease(&self) -> bool {
+        self.partition.require_lease().is_ok()
+            && self.partition.leadership().epoch() == Some(self.epoch)
     }
 
     fn log_start(&self) -> Offset {
@@ -90,10 +99,21 @@ impl CoordinatorLog for PartitionLog {
     }
 }
 
+/// What a failed append means to the coordinator of the term `epoch`. A leader may refuse writes for
+/// a while within its term, and take them again: that ends no coordinator.
+fn failure_in(partition: &Partition, epoch: LeaderEpoch, error: &PartitionError) -> LogFailure {
+    let leads = partition.require_leader().is_ok_and(|now| now == epoch);
+    match failure_of(error) {
+        LogFailure::NotLeader if leads => LogFailure::Unavailable,
+        failure => failure,
+    }
+}
+
 fn failure_of(error: &PartitionError) -> LogFailure {
     match error {
         PartitionError::NotLeader { .. }
         | PartitionError::NotReady
+        | PartitionError::LeaseOver
         | PartitionError::FencedLeaderEpoch { .. }
         | PartitionError::UnknownLeaderEpoch { .. }
         | PartitionError::Closed => LogFailure::NotLeader,
@@ -104,6 +124,8 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::FencedProducerEpoch
         | PartitionError::OutsideTransaction
         | PartitionError::UnknownTransaction
+        | PartitionError::NotEnoughReplicas { .. }
+        | PartitionError::NotEnoughReplicasAfterAppend { .. }
         | PartitionError::Busy
         | PartitionError::TimedOut
         | PartitionError::DiskReserve

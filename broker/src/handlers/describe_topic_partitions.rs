@@ -36,7 +36,7 @@ pub async fn handle(
         let index = usize::try_from(cursor.partition_index).unwrap_or(0);
         (cursor.topic_name.as_str(), index)
     });
-    Reply::Now(page(broker, topics, start, limit))
+    Reply::Now(page(broker, &image, topics, start, limit))
 }
 
 /// One topic of the answer.
@@ -86,6 +86,7 @@ fn refused(topics: Vec<ask::TopicRequest>) -> DescribeTopicPartitionsResponse {
 
 fn page(
     broker: &BrokerContext,
+    image: &MetadataImage,
     topics: Vec<Entry>,
     start: Option<(&str, usize)>,
     limit: usize,
@@ -112,7 +113,7 @@ fn page(
             Some((at, index)) if at == &*topic.name => index,
             _ => 0,
         };
-        let described = describe(broker, &topic, first, left);
+        let described = describe(broker, image, &topic, first, left);
         let next = first.saturating_add(described.partitions.len());
         left -= described.partitions.len();
         response.topics.push(described);
@@ -146,11 +147,12 @@ fn unknown(name: StrBytes) -> DescribeTopicPartitionsResponseTopic {
 
 fn describe(
     broker: &BrokerContext,
+    image: &MetadataImage,
     topic: &Topic,
     first: usize,
     count: usize,
 ) -> DescribeTopicPartitionsResponseTopic {
-    let partitions = topic_view::partitions(broker, topic, first, count)
+    let partitions = topic_view::partitions(broker, image, topic, first, count)
         .into_iter()
         .map(|partition| {
             message!(DescribeTopicPartitionsResponsePartition {

@@ -13,7 +13,7 @@ use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::fetch_response::{
     CurrentLeader, FetchReply, FetchedPartition, FetchedTopic, NodeEndpoint,
 };
-use odradek_protocol::ids::{CorrelationId, LeaderEpoch, Offset, PartitionIndex};
+use odradek_protocol::ids::{CorrelationId, LeaderEpoch, NodeId, Offset, PartitionIndex};
 use odradek_protocol::messages::fetch_request::{FetchTopic, ForgottenTopic};
 use odradek_protocol::messages::{FetchRequest, StrBytes};
 use odradek_protocol::response::Response;
@@ -27,11 +27,14 @@ use crate::fetch_sessions::{
     FetchKey, FetchTarget, Outcome, SessionFault, SessionRequest, TopicRef,
 };
 use crate::handlers::Reply;
-use crate::handlers::leader_hint::{LeaderHint, ThisNode};
-use crate::partition::{Partition, must_not_wait};
+use crate::handlers::leader_hint::{self, BrokerLookup, LeaderHint};
+use crate::metadata::image::MetadataImage;
+use crate::partition::{Partition, Reader, must_not_wait};
 use crate::partitions::PartitionManager;
 use crate::waiters::FetchWaiter;
 
+/// First version that says where the client is (KIP-392).
+const FIRST_RACK_VERSION: i16 = 11;
 /// First version that names topics by id (KIP-516).
 const FIRST_TOPIC_ID_VERSION: i16 = 13;
 /// First version that carries a fetch session (KIP-227).
@@ -59,18 +62,52 @@ impl Encode for FetchAnswer {
 
 /// Answers with what there is, or waits until there is enough.
 pub async fn handle(context: RequestContext, request: FetchRequest) -> Reply<FetchAnswer> {
-    let broker = &context.broker;
+    let broker = Arc::clone(&context.broker);
     let version = context.api_version;
-    let mut answer = fetch(&broker.partitions, &broker.fetch, version, request).await;
+    let reader = reader_of(&context, &request);
+    let mut answer = fetch(&broker.partitions, &broker.fetch, version, request, reader).await;
     if version >= FIRST_ENDPOINT_VERSION {
-        name_leaders(&mut answer.0, &broker.partitions, &ThisNode::of(&context));
+        name_leaders(&mut answer.0, &broker.partitions, context);
     }
     Reply::Now(answer)
 }
 
+/// Who reads, and which brokers are nearer to it than this one (KIP-392).
+fn reader_of(context: &RequestContext, request: &FetchRequest) -> Reader {
+    let mut reader = Reader {
+        takes_followers: context.api_version >= FIRST_RACK_VERSION,
+        near: Vec::new(),
+    };
+    let rack = request.rack_id.as_str();
+    if rack.is_empty() || !context.broker.config.load().replication.rack_aware_reads {
+        return reader;
+    }
+    let listener = &context.connection.listener_name;
+    let own = context.broker.identity.node_id;
+    reader.near = near(&context.broker.partitions.image(), rack, listener, own);
+    reader
+}
+
+/// Brokers in `rack` that have the listener, unless `own` is one of them.
+fn near(image: &MetadataImage, rack: &str, listener: &str, own: NodeId) -> Vec<NodeId> {
+    let near: Vec<NodeId> = image
+        .brokers()
+        .filter(|(_, broker)| !broker.fenced && broker.rack.as_deref() == Some(rack))
+        .filter(|(_, broker)| {
+            let mut endpoints = broker.endpoints.iter();
+            endpoints.any(|endpoint| endpoint.name == listener)
+        })
+        .map(|(id, _)| id)
+        .collect();
+    match near.contains(&own) {
+        true => Vec::new(),
+        false => near,
+    }
+}
+
 /// Tells a client that knows the wrong leader or epoch who leads (KIP-951).
-fn name_leaders(reply: &mut FetchReply, partitions: &PartitionManager, this_node: &ThisNode) {
-    let mut names_this_node = false;
+fn name_leaders(reply: &mut FetchReply, partitions: &PartitionManager, context: RequestContext) {
+    let mut leaders = Vec::new();
     for topic in &mut reply.topics {
         for answer in &mut topic.partitions {
             if !matches!(
@@ -79,23 +116,27 @@ fn name_leaders(reply: &mut FetchReply, partitions: &PartitionManager, this_node
             ) {
                 continue;
             }
-            let partition = partitions.get(topic.topic_id, answer.index);
-            let hint = partition.and_then(|found| LeaderHint::of(&found, this_node.node_id));
-            names_this_node |= hint.is_some_and(|hint| hint.leader == this_node.node_id);
+            let hint = LeaderHint::of(partitions, &TopicRef::Id(topic.topic_id), answer.index);
+            leaders.extend(hint.map(|hint| hint.leader));
             answer.current_leader = hint.map(|hint| CurrentLeader {
                 leader_id: hint.leader,
                 leader_epoch: hint.epoch,
             });
         }
     }
-    if names_this_node {
-        reply.node_endpoints = vec![NodeEndpoint {
-            node_id: this_node.node_id,
-            host: StrBytes::from(this_node.host.as_str()),
-            port: this_node.port,
-            rack: this_node.rack.as_deref().map(StrBytes::from),
-        }];
+    if leaders.is_empty() {
+        return;
     }
+    let brokers: BrokerLookup = leader_hint::brokers_of(context);
+    reply.node_endpoints = leader_hint::named(leaders.into_iter(), &brokers)
+        .into_iter()
+        .map(|broker| NodeEndpoint {
+            node_id: NodeId::new(broker.id),
+            host: broker.host,
+            port: broker.port,
+            rack: broker.rack,
+        })
+        .collect();
 }
 
 async fn fetch(
@@ -103,6 +144,7 @@ async fn fetch(
     service: &FetchService,
     version: i16,
     request: FetchRequest,
+    reader: Reader,
 ) -> FetchAnswer {
     let wanted = Wanted::new(&request, service);
     let replica_id = request.replica_id.max(request.replica_state.replica_id);
@@ -113,7 +155,7 @@ async fn fetch(
         Ok(fetch) => fetch,
         Err(fault) => return refused(fault),
     };
-    let entries = Entries::resolve(&fetch.targets, partitions, replica_id);
+    let entries = Entries::resolve(&fetch.targets, partitions, replica_id, reader);
     let answers = wanted.answer(&Arc::new(entries), service).await;
     let outcomes: Vec<Outcome> = answers.iter().map(outcome).collect();
     let now = std::time::Instant::now();
@@ -231,6 +273,7 @@ fn forgotten(topic: &ForgottenTopic, uses_topic_ids: bool) -> impl Iterator<Item
 struct Entries {
     targets: Arc<[FetchTarget]>,
     partitions: Vec<Result<Arc<Partition>, ErrorCode>>,
+    reader: Reader,
 }
 
 impl Entries {
@@ -238,6 +281,7 @@ impl Entries {
         targets: &Arc<[FetchTarget]>,
         partitions: &PartitionManager,
         replica_id: i32,
+        reader: Reader,
     ) -> Self {
         let partitions = targets.iter().map(|target| {
             if replica_id >= 0 {
@@ -251,6 +295,7 @@ impl Entries {
         Self {
             partitions: partitions.collect(),
             targets: Arc::clone(targets),
+            reader,
         }
     }
 
@@ -311,7 +356,7 @@ impl Wanted {
         // Whatever moved between the first look and the registration is seen here.
         for (index, partition) in entries.open() {
             let answer = answers.get(index as usize);
-            if answer.is_none_or(|answer| has_moved(partition, answer)) {
+            if answer.is_none_or(|answer| has_moved(partition, answer, &entries.reader)) {
                 self.look_again(index, entries, &mut readiness);
             }
         }
@@ -354,7 +399,7 @@ impl Wanted {
             return;
         };
         let max_bytes = target.max_bytes.min(self.max_bytes);
-        match partition.readable_bytes(target, self.isolation, max_bytes) {
+        match partition.readable_bytes(target, self.isolation, max_bytes, &entries.reader) {
             Some(bytes) => readiness.has_bytes(index, bytes),
             None => readiness.answer_now(),
         }
@@ -401,7 +446,7 @@ impl Reading {
             let answer = match partition {
                 Ok(partition) => {
                     let limit = self.budget.next(target.max_bytes);
-                    partition.fetch(target, self.wanted.isolation, limit)
+                    partition.fetch(target, self.wanted.isolation, limit, &self.entries.reader)
                 }
                 Err(code) => FetchedPartition {
                     aborted_transactions: Some(Vec::new()),
@@ -424,12 +469,12 @@ impl Reading {
 }
 
 /// Whether the partition's offsets or leadership are not those of `answer` any more.
-fn has_moved(partition: &Partition, answer: &FetchedPartition) -> bool {
+fn has_moved(partition: &Partition, answer: &FetchedPartition, reader: &Reader) -> bool {
     let offsets = partition.offsets();
     offsets.high_watermark.offset() != answer.high_watermark
         || offsets.last_stable.offset() != answer.last_stable_offset
         || offsets.log_start.offset() != answer.log_start_offset
-        || partition.require_leader().is_err()
+        || (!reader.takes_followers && partition.require_leader().is_err())
 }
 
 fn outcome(answer: &FetchedPartition) -> Outcome {

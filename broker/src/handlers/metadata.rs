@@ -189,7 +189,7 @@ struct View<'a> {
 
 impl View<'_> {
     fn topic(&self, topic: &Topic) -> MetadataResponseTopic {
-        let partitions = topic_view::partitions(self.broker, topic, 0, usize::MAX)
+        let partitions = topic_view::partitions(self.broker, self.image, topic, 0, usize::MAX)
             .into_iter()
             .map(|partition| {
                 message!(MetadataResponsePartition {

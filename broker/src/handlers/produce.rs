@@ -8,6 +8,7 @@
 //! Versions 0 to 2 are advertised and refused, for the sake of old clients: see `api`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,12 +23,13 @@ use odradek_protocol::messages::produce_response::{
     TopicProduceResponse,
 };
 use odradek_protocol::messages::{ProduceRequest, ProduceResponse, StrBytes};
+use odradek_raft::AppendOutcome;
 use tokio::time::{Instant, timeout_at};
 
 use crate::context::RequestContext;
 use crate::fetch_sessions::TopicRef;
 use crate::handlers::Reply;
-use crate::handlers::leader_hint::{LeaderHint, ThisNode};
+use crate::handlers::leader_hint::{self, BrokerLookup, LeaderHint};
 use crate::partition::{AppendOptions, Appending, Partition, PartitionError};
 use crate::partitions::{LookupError, PartitionManager};
 
@@ -37,6 +39,10 @@ const FIRST_ENDPOINT_VERSION: i16 = 10;
 const FIRST_ZSTD_VERSION: i16 = 7;
 /// First version that names topics by id (KIP-516).
 const FIRST_TOPIC_ID_VERSION: i16 = 13;
+
+/// How often a request that waits looks whether this node may still lead; at the second look that
+/// says no it is answered.
+const LEASE_LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// When a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +69,7 @@ impl Acks {
 /// One partition of the request after the first stage.
 struct Enqueued {
     index: i32,
-    stage: Result<Appending, Refusal>,
+    stage: Result<(Arc<Partition>, Appending), Refusal>,
 }
 
 /// Why a partition's batch was not taken, or was taken and not kept.
@@ -71,8 +77,6 @@ struct Refusal {
     cause: Cause,
     /// First readable offset, where the answer carries it.
     log_start: Offset,
-    /// Who to turn to instead.
-    leader: Option<LeaderHint>,
 }
 
 enum Cause {
@@ -86,7 +90,6 @@ impl Refusal {
         Self {
             cause,
             log_start: Offset::NONE,
-            leader: None,
         }
     }
 
@@ -94,19 +97,14 @@ impl Refusal {
         Self::new(Cause::Code(code))
     }
 
-    fn by(partition: &Partition, error: PartitionError, this_node: NodeId) -> Self {
+    fn by(partition: &Partition, error: PartitionError) -> Self {
         let log_start = match error.tells_log_start() {
             true => partition.offsets().log_start.offset(),
             false => Offset::NONE,
         };
-        let leader = match error.error_code() {
-            ErrorCode::NotLeaderOrFollower => LeaderHint::of(partition, this_node),
-            _ => None,
-        };
         Self {
             cause: Cause::Partition(error),
             log_start,
-            leader,
         }
     }
 
@@ -121,14 +119,20 @@ impl Refusal {
 
 /// Enqueues the batches and answers when they are as safe as the client asked.
 pub async fn handle(context: RequestContext, request: ProduceRequest) -> Reply<ProduceResponse> {
-    let this_node = ThisNode::of(&context);
-    let partitions = &context.broker.partitions;
-    produce(partitions, this_node, context.api_version, request).await
+    let partitions = Arc::clone(&context.broker.partitions);
+    let version = context.api_version;
+    produce(
+        &partitions,
+        leader_hint::brokers_of(context),
+        version,
+        request,
+    )
+    .await
 }
 
 async fn produce(
-    partitions: &PartitionManager,
-    this_node: ThisNode,
+    partitions: &Arc<PartitionManager>,
+    brokers: BrokerLookup,
     version: i16,
     mut request: ProduceRequest,
 ) -> Reply<ProduceResponse> {
@@ -142,6 +146,7 @@ async fn produce(
         origin: BatchOrigin::Client,
         zstd_allowed: version >= FIRST_ZSTD_VERSION,
         wants_append: acks == Acks::Leader,
+        wants_in_sync: acks == Acks::All,
         epoch: None,
     };
     let stage = Stage {
@@ -149,43 +154,53 @@ async fn produce(
         options,
         transactional,
         deadline,
-        this_node: this_node.node_id,
     };
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let reference = topic_ref(&topic, version);
         let mut enqueued = Vec::with_capacity(topic.partition_data.len());
         for data in topic.partition_data {
+            let enqueued_one = stage.enqueue(&reference, data.index, data.records).await;
             enqueued.push(Enqueued {
                 index: data.index,
-                stage: stage.enqueue(&reference, data.index, data.records).await,
+                stage: enqueued_one,
             });
         }
-        topics.push((topic.name, TopicId::from(topic.topic_id), enqueued));
+        let id = TopicId::from(topic.topic_id);
+        topics.push((topic.name, id, reference, enqueued));
     }
     if acks == Acks::None {
         let refused = topics
             .iter()
-            .flat_map(|(_, _, enqueued)| enqueued)
+            .flat_map(|(_, _, _, enqueued)| enqueued)
             .any(|partition| partition.stage.is_err());
         // The client expects no answer; a closed connection is the only sign there is.
         return if refused { Reply::Close } else { Reply::Silent };
     }
+    let partitions = Arc::clone(partitions);
     Reply::Later(Box::pin(async move {
-        let responses = join_all(topics.into_iter().map(|(name, id, enqueued)| async move {
-            let partitions = enqueued
+        let topics = topics.into_iter().map(|(name, id, reference, enqueued)| {
+            let rows = enqueued
                 .into_iter()
                 .map(|partition| settle(partition, acks, deadline));
-            message!(TopicProduceResponse {
-                name,
-                topic_id: id.into(),
-                partition_responses: join_all(partitions).await,
-            })
-        }))
-        .await;
+            let rows = join_all(rows);
+            let partitions = Arc::clone(&partitions);
+            async move {
+                let mut rows = rows.await;
+                for row in &mut rows {
+                    name_leader(row, &partitions, &reference);
+                }
+                message!(TopicProduceResponse {
+                    name,
+                    topic_id: id.into(),
+                    partition_responses: rows,
+                })
+            }
+        });
+        let responses = join_all(topics).await;
         // Older answers have no room for addresses (KIP-951).
         let node_endpoints = if version >= FIRST_ENDPOINT_VERSION {
-            endpoints(&responses, &this_node)
+            endpoints(&responses, &brokers)
         } else {
             Vec::new()
         };
@@ -237,7 +252,6 @@ struct Stage<'a> {
     options: AppendOptions,
     transactional: bool,
     deadline: Instant,
-    this_node: NodeId,
 }
 
 impl Stage<'_> {
@@ -246,7 +260,7 @@ impl Stage<'_> {
         topic: &TopicRef,
         index: i32,
         records: Option<Bytes>,
-    ) -> Result<Appending, Refusal> {
+    ) -> Result<(Arc<Partition>, Appending), Refusal> {
         let partition = self
             .partitions
             .lookup(topic, PartitionIndex::new(index))
@@ -266,33 +280,82 @@ impl Stage<'_> {
             }
             other => other,
         };
-        appending.map_err(|error| Refusal::by(&partition, error, self.this_node))
+        match appending {
+            Ok(appending) => Ok((partition, appending)),
+            Err(error) => Err(Refusal::by(&partition, error)),
+        }
     }
 }
 
 /// The second stage of one partition.
 async fn settle(partition: Enqueued, acks: Acks, deadline: Instant) -> PartitionProduceResponse {
     let index = partition.index;
-    let appending = match partition.stage {
-        Ok(appending) => appending,
+    let (partition, appending) = match partition.stage {
+        Ok(enqueued) => enqueued,
         Err(refusal) => return refused(index, &refusal),
     };
     let log_append_time = appending.log_append_time().unwrap_or(TimestampMs::NONE);
     let outcome = async {
         match acks {
+            // That a majority has the batch is true whoever leads by now.
             Acks::All => appending.committed().await,
-            Acks::Leader | Acks::None => appending.appended().await,
+            Acks::Leader | Acks::None => {
+                let outcome = appending.appended().await?;
+                partition.require_lease().map(|()| outcome)
+            }
         }
     };
-    match timeout_at(deadline, outcome).await {
-        Ok(Ok(outcome)) => message!(PartitionProduceResponse {
+    match settled(&partition, outcome, deadline).await {
+        Ok(outcome) => message!(PartitionProduceResponse {
             index,
             base_offset: outcome.base_offset.get(),
             log_append_time_ms: log_append_time.get(),
             log_start_offset: outcome.log_start.get(),
         }),
-        Ok(Err(error)) => refused(index, &Refusal::new(Cause::Partition(error))),
-        Err(_elapsed) => refused(index, &Refusal::code(ErrorCode::RequestTimedOut)),
+        Err(error) => refused(index, &Refusal::new(Cause::Partition(error))),
+    }
+}
+
+/// Waits for the outcome of a batch until `deadline`, but no longer than this node may still be the
+/// one that brings it about. What becomes of the batch is then not known; a producer that sends it
+/// again to another leader with the same sequence is told.
+async fn settled(
+    partition: &Partition,
+    outcome: impl Future<Output = Result<AppendOutcome, PartitionError>>,
+    deadline: Instant,
+) -> Result<AppendOutcome, PartitionError> {
+    let mut outcome = std::pin::pin!(outcome);
+    let mut was_cut_off = false;
+    loop {
+        let next_look = Instant::now() + LEASE_LOOK_PERIOD;
+        if let Ok(outcome) = timeout_at(next_look.min(deadline), outcome.as_mut()).await {
+            return outcome;
+        }
+        if next_look >= deadline {
+            return Err(PartitionError::TimedOut);
+        }
+        let is_cut_off = partition.require_lease().is_err();
+        if is_cut_off && was_cut_off {
+            return Err(PartitionError::LeaseOver);
+        }
+        was_cut_off = is_cut_off;
+    }
+}
+
+/// Tells a client that asked the wrong node who leads (KIP-951).
+fn name_leader(
+    row: &mut PartitionProduceResponse,
+    partitions: &PartitionManager,
+    topic: &TopicRef,
+) {
+    if row.error_code != ErrorCode::NotLeaderOrFollower.code() {
+        return;
+    }
+    if let Some(hint) = LeaderHint::of(partitions, topic, PartitionIndex::new(row.index)) {
+        row.current_leader = message!(LeaderIdAndEpoch {
+            leader_id: hint.leader.get(),
+            leader_epoch: hint.epoch.get(),
+        });
     }
 }
 
@@ -306,12 +369,6 @@ fn refused(index: i32, refusal: &Refusal) -> PartitionProduceResponse {
     });
     if let Cause::Partition(PartitionError::Batch(error)) = &refusal.cause {
         describe_records(error, &mut response);
-    }
-    if let Some(hint) = refusal.leader {
-        response.current_leader = message!(LeaderIdAndEpoch {
-            leader_id: hint.leader.get(),
-            leader_epoch: hint.epoch.get(),
-        });
     }
     response
 }
@@ -335,20 +392,22 @@ fn describe_records(error: &BatchError, response: &mut PartitionProduceResponse)
 }
 
 /// Addresses of the leaders that the answer names.
-fn endpoints(responses: &[TopicProduceResponse], this_node: &ThisNode) -> Vec<NodeEndpoint> {
-    let names_this_node = responses
+fn endpoints(responses: &[TopicProduceResponse], brokers: &BrokerLookup) -> Vec<NodeEndpoint> {
+    let leaders = responses
         .iter()
         .flat_map(|topic| &topic.partition_responses)
-        .any(|row| row.current_leader.leader_id == this_node.node_id.get());
-    if !names_this_node {
-        return Vec::new();
-    }
-    vec![message!(NodeEndpoint {
-        node_id: this_node.node_id.get(),
-        host: StrBytes::from(this_node.host.as_str()),
-        port: this_node.port,
-        rack: this_node.rack.as_deref().map(StrBytes::from),
-    })]
+        .map(|row| NodeId::new(row.current_leader.leader_id));
+    leader_hint::named(leaders, brokers)
+        .into_iter()
+        .map(|broker| {
+            message!(NodeEndpoint {
+                node_id: broker.id,
+                host: broker.host,
+                port: broker.port,
+                rack: broker.rack,
+            })
+        })
+        .collect()
 }
 
 fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {

@@ -8,7 +8,7 @@ use odradek_raft::Leadership;
 
 use crate::context::{BrokerContext, RequestContext};
 use crate::fetch_sessions::TopicRef;
-use crate::metadata::image::{MetadataImage, PartitionState, Topic};
+use crate::metadata::image::{BrokerRegistration, MetadataImage, PartitionState, Topic};
 use crate::partitions::LookupError;
 
 /// "No leader" on the wire.
@@ -36,6 +36,7 @@ pub struct PartitionView {
 /// Partitions of a topic from index `first` on, at most `count`.
 pub fn partitions(
     broker: &BrokerContext,
+    image: &MetadataImage,
     topic: &Topic,
     first: usize,
     count: usize,
@@ -59,7 +60,24 @@ pub fn partitions(
             } else {
                 Known::Elsewhere
             };
-            view(broker.identity.node_id, index, state, known)
+            let mut view = view(broker.identity.node_id, index, state, known);
+            let is_away = |node: NodeId| image.broker(node).is_none_or(|broker| broker.fenced);
+            // A leader that a client cannot reach is none, whatever this broker last heard of it.
+            let leader = NodeId::new(view.leader);
+            if leader != broker.identity.node_id && view.leader >= 0 && is_away(leader) {
+                view.leader = NO_LEADER;
+                view.error = ErrorCode::LeaderNotAvailable;
+            }
+            view.offline.extend(
+                state
+                    .replicas
+                    .iter()
+                    .filter(|node| is_away(**node))
+                    .map(|node| node.get()),
+            );
+            view.offline.sort_unstable();
+            view.offline.dedup();
+            view
         })
         .collect()
 }
@@ -83,17 +101,28 @@ fn view(
     known: Known,
 ) -> PartitionView {
     let mut offline = Vec::new();
+    // Others may lead what is not open here; that this node does, the metadata only remembers.
+    let others_lead = state.leader.filter(|leader| *leader != node);
     let (leader, epoch) = match known {
-        Known::Open(leadership) => match leadership {
-            Leadership::Leader { epoch, .. } => (Some(node), epoch),
-            Leadership::Follower { leader, epoch } => (leader, epoch),
-            Leadership::Unknown => (None, state.leader_epoch),
-        },
+        Known::Open(leadership) => {
+            let (leader, epoch) = match leadership {
+                Leadership::Leader { epoch, .. } => (Some(node), epoch),
+                Leadership::Follower { leader, epoch } => (leader, epoch),
+                Leadership::Unknown => (None, LeaderEpoch::NONE),
+            };
+            if epoch > state.leader_epoch {
+                (leader, epoch)
+            } else if epoch == state.leader_epoch {
+                (leader.or(others_lead), epoch)
+            } else {
+                (others_lead, state.leader_epoch)
+            }
+        }
         Known::Elsewhere => (state.leader, state.leader_epoch),
-        Known::NotYet => (None, state.leader_epoch),
+        Known::NotYet => (others_lead, state.leader_epoch),
         Known::Unopenable => {
             offline.push(node.get());
-            (None, state.leader_epoch)
+            (others_lead, state.leader_epoch)
         }
     };
     PartitionView {
@@ -132,32 +161,42 @@ pub struct BrokerView {
 /// Brokers that have a listener of the name that the client came through. Of this broker the
 /// address is the one that the connection's own listener advertises.
 pub fn brokers(context: &RequestContext, image: &MetadataImage) -> Vec<BrokerView> {
-    let own = context.broker.identity.node_id;
     image
         .brokers()
-        .filter_map(|(id, broker)| {
-            let (host, port) = if id == own {
-                let connection = &context.connection;
-                (
-                    connection.advertised_host.as_str(),
-                    connection.advertised_port,
-                )
-            } else {
-                let endpoint = broker
-                    .endpoints
-                    .iter()
-                    .find(|endpoint| endpoint.name == context.connection.listener_name)?;
-                (endpoint.host.as_str(), endpoint.port)
-            };
-            Some(BrokerView {
-                id: id.get(),
-                host: StrBytes::from(host),
-                port: i32::from(port),
-                rack: broker.rack.as_deref().map(StrBytes::from),
-                is_fenced: broker.fenced,
-            })
-        })
+        .filter_map(|(id, registration)| view_of(context, id, registration))
         .collect()
+}
+
+/// One broker as [`brokers`] shows it.
+pub fn broker(context: &RequestContext, image: &MetadataImage, id: NodeId) -> Option<BrokerView> {
+    view_of(context, id, image.broker(id)?)
+}
+
+fn view_of(
+    context: &RequestContext,
+    id: NodeId,
+    registration: &BrokerRegistration,
+) -> Option<BrokerView> {
+    let (host, port) = if id == context.broker.identity.node_id {
+        let connection = &context.connection;
+        (
+            connection.advertised_host.as_str(),
+            connection.advertised_port,
+        )
+    } else {
+        let endpoint = registration
+            .endpoints
+            .iter()
+            .find(|endpoint| endpoint.name == context.connection.listener_name)?;
+        (endpoint.host.as_str(), endpoint.port)
+    };
+    Some(BrokerView {
+        id: id.get(),
+        host: StrBytes::from(host),
+        port: i32::from(port),
+        rack: registration.rack.as_deref().map(StrBytes::from),
+        is_fenced: registration.fenced,
+    })
 }
 
 #[cfg(test)]
@@ -193,13 +232,33 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_not_open_here_has_no_leader() {
-        let not_yet = seen(Known::NotYet);
+    fn the_metadata_counts_where_it_knows_of_a_later_term_than_the_group_here() {
+        let epoch = LeaderEpoch::new(3);
+        let behind = seen(Known::Open(Leadership::Follower {
+            leader: Some(NodeId::new(1)),
+            epoch,
+        }));
+        assert_eq!((behind.leader, behind.leader_epoch), (2, 4));
+        let epoch = LeaderEpoch::new(4);
+        let quiet = seen(Known::Open(Leadership::Follower {
+            leader: None,
+            epoch,
+        }));
+        assert_eq!((quiet.leader, quiet.leader_epoch), (2, 4));
+    }
+
+    #[test]
+    fn a_partition_that_is_not_open_here_is_led_by_others_or_nobody() {
+        assert_eq!(seen(Known::NotYet).leader, 2);
+        assert_eq!(seen(Known::Unopenable).offline, [1]);
+        let mut remembered = state();
+        remembered.leader = Some(NodeId::new(1));
+        let at = PartitionIndex::new(3);
+        let not_yet = view(NodeId::new(1), at, &remembered, Known::NotYet);
         assert_eq!(
             (not_yet.leader, not_yet.error),
             (NO_LEADER, ErrorCode::LeaderNotAvailable)
         );
         assert!(not_yet.offline.is_empty());
-        assert_eq!(seen(Known::Unopenable).offline, [1]);
     }
 }

@@ -22,6 +22,26 @@ pub enum PartitionError {
     /// This node leads, but its term has not committed anything yet.
     #[error("the leader is not ready yet")]
     NotReady,
+    /// This node led, but has not heard from a majority of the replicas for so long that another
+    /// may lead by now.
+    #[error("the lease of this leader is over")]
+    LeaseOver,
+    /// Fewer replicas are in sync than must have a batch before it is acknowledged.
+    #[error("{in_sync} replicas are in sync, and {required} must be")]
+    NotEnoughReplicas {
+        /// Replicas in sync, the leader among them.
+        in_sync: usize,
+        /// `min.insync.replicas`.
+        required: usize,
+    },
+    /// The batch is committed, but fewer replicas are in sync than must have it.
+    #[error("{in_sync} replicas are in sync after the append, and {required} must be")]
+    NotEnoughReplicasAfterAppend {
+        /// Replicas in sync, the leader among them.
+        in_sync: usize,
+        /// `min.insync.replicas`.
+        required: usize,
+    },
     /// The client knows an older leader epoch.
     #[error("leader epoch {known} is fenced, the leader's is {current}")]
     FencedLeaderEpoch {
@@ -88,9 +108,11 @@ impl PartitionError {
     /// The code that a client gets for this cause.
     pub fn error_code(&self) -> ErrorCode {
         match self {
-            Self::NotLeader { .. } | Self::NotReady | Self::Closed => {
+            Self::NotLeader { .. } | Self::NotReady | Self::LeaseOver | Self::Closed => {
                 ErrorCode::NotLeaderOrFollower
             }
+            Self::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
+            Self::NotEnoughReplicasAfterAppend { .. } => ErrorCode::NotEnoughReplicasAfterAppend,
             Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
             Self::UnknownLeaderEpoch { .. } => ErrorCode::UnknownLeaderEpoch,
             Self::Batch(error) => error.error_code(),
@@ -130,6 +152,9 @@ impl PartitionError {
             ),
             Self::NotLeader { .. }
             | Self::NotReady
+            | Self::LeaseOver
+            | Self::NotEnoughReplicas { .. }
+            | Self::NotEnoughReplicasAfterAppend { .. }
             | Self::LargerThanSegment { .. }
             | Self::FencedLeaderEpoch { .. }
             | Self::UnknownLeaderEpoch { .. }

@@ -19,6 +19,7 @@ mod error;
 pub mod in_flight;
 mod prepare;
 mod read;
+mod replication;
 mod settings;
 mod ticket;
 
@@ -46,7 +47,9 @@ use crate::waiters::WaitList;
 
 pub use error::PartitionError;
 use in_flight::{AppendedVerdict, InFlight, SequenceFault, SequencedBatch, Verdict};
-pub use read::{FoundOffset, OffsetSpec, must_not_wait};
+pub use read::{FoundOffset, OffsetSpec, Reader, must_not_wait};
+pub use replication::ReplicationView;
+use replication::{MoreThanMajority, SharedView};
 pub use settings::PartitionSettings;
 pub use ticket::Appending;
 use ticket::SharedOutcome;
@@ -63,6 +66,8 @@ pub struct AppendOptions {
     pub zstd_allowed: bool,
     /// Whether the caller wants to know of the append itself, before the commit (`acks=1`).
     pub wants_append: bool,
+    /// Whether the append counts only if `min.insync.replicas` have it (`acks=all`).
+    pub wants_in_sync: bool,
     /// The term in which the append is meant, for callers whose state is of that term only.
     pub epoch: Option<LeaderEpoch>,
 }
@@ -75,6 +80,7 @@ impl AppendOptions {
             origin: BatchOrigin::Coordinator,
             zstd_allowed: true,
             wants_append: false,
+            wants_in_sync: true,
             epoch: Some(epoch),
         }
     }
@@ -88,6 +94,7 @@ pub struct Partition {
     events: Arc<PartitionEvents>,
     settings: ArcSwap<PartitionSettings>,
     in_flight: Mutex<InFlight<SharedOutcome>>,
+    replication: SharedView,
     directory: Arc<LogDirectory>,
     clock: Arc<dyn Clock>,
     metrics: Arc<AppendMetrics>,
@@ -157,6 +164,7 @@ impl Partition {
             events: parts.events,
             settings: ArcSwap::from_pointee(parts.settings),
             in_flight: Mutex::default(),
+            replication: SharedView::default(),
             directory: parts.directory,
             clock: parts.clock,
             metrics: parts.metrics,
@@ -231,17 +239,49 @@ impl Partition {
         }
     }
 
+    /// The leader epoch if this node leads and everything that earlier leaders acknowledged is known
+    /// to be committed.
+    pub fn require_ready_leader(&self) -> Result<LeaderEpoch, PartitionError> {
+        let epoch = self.require_leader()?;
+        match self.leadership() {
+            Leadership::Leader { ready: true, .. } => Ok(epoch),
+            Leadership::Leader { ready: false, .. } => Err(PartitionError::NotReady),
+            Leadership::Follower { .. } | Leadership::Unknown => {
+                Err(PartitionError::NotLeader { leader: None })
+            }
+        }
+    }
+
+    /// An error unless what this node has just said as the leader was its to say: no other can have
+    /// been elected meanwhile. To be asked after an answer is made and before it leaves.
+    pub fn require_lease(&self) -> Result<(), PartitionError> {
+        match self.group.holds_lease() {
+            true => Ok(()),
+            false => Err(PartitionError::LeaseOver),
+        }
+    }
+
     /// The leader epoch if this node leads and the client's idea of it, unless that is
     /// [`LeaderEpoch::NONE`], is the same (KIP-320).
     pub fn require_epoch(&self, known: LeaderEpoch) -> Result<LeaderEpoch, PartitionError> {
         let current = self.require_leader()?;
-        if known == LeaderEpoch::NONE || known == current {
-            Ok(current)
-        } else if known < current {
-            Err(PartitionError::FencedLeaderEpoch { known, current })
-        } else {
-            Err(PartitionError::UnknownLeaderEpoch { known, current })
+        compare_epochs(known, current)?;
+        Ok(current)
+    }
+
+    /// [`Self::require_epoch`], but a follower will do as well: for those who read only what is
+    /// committed and may be late.
+    pub fn require_replica(&self, known: LeaderEpoch) -> Result<Role, PartitionError> {
+        if self.events.closed.load(Ordering::Acquire) {
+            return Err(PartitionError::Closed);
         }
+        let (role, current) = match self.leadership() {
+            Leadership::Leader { epoch, .. } => (Role::Leader, epoch),
+            Leadership::Follower { epoch, .. } => (Role::Follower, epoch),
+            Leadership::Unknown => return Err(PartitionError::NotLeader { leader: None }),
+        };
+        compare_epochs(known, current)?;
+        Ok(role)
     }
 
     /// Checks the one batch in `records` and enqueues it. Never waits; see the module.
@@ -264,8 +304,12 @@ impl Partition {
         records: Bytes,
         options: AppendOptions,
     ) -> Result<Appending, PartitionError> {
-        self.require_writable(options.epoch)?;
+        let epoch = self.require_writable(options.epoch)?;
         let settings = self.settings.load();
+        let more_than_majority = match options.wants_in_sync {
+            true => self.require_in_sync(epoch, settings.min_insync_replicas)?,
+            false => None,
+        };
         let batch = prepare::prepare(
             records,
             &settings,
@@ -302,7 +346,7 @@ impl Partition {
         if !(header.has_producer_id() && options.origin == BatchOrigin::Client) {
             self.group.propose(proposal)?;
             self.count_taken(size, header.record_count);
-            return Ok(Appending::new(committed, appended, stamped));
+            return Ok(Appending::new(committed, appended, stamped).and(more_than_majority));
         }
         let sequenced = SequencedBatch {
             producer_id: header.producer_id,
@@ -315,12 +359,13 @@ impl Partition {
             Verdict::Next => {}
             Verdict::DuplicateInFlight(first_copy) => {
                 self.metrics.duplicate();
-                return Ok(Appending::shared(first_copy, None, stamped));
+                return Ok(Appending::shared(first_copy, None, stamped).and(more_than_majority));
             }
             Verdict::DuplicateAppended(place) => {
                 self.metrics.duplicate();
                 // Kafka answers a duplicate with the timestamp of its first copy.
-                return Ok(Appending::known(place.outcome, Some(place.timestamp)));
+                let appending = Appending::known(place.outcome, Some(place.timestamp));
+                return Ok(appending.and(more_than_majority));
             }
             Verdict::Refused(fault) => return Err(fault.into()),
         }
@@ -328,7 +373,7 @@ impl Partition {
         self.count_taken(size, header.record_count);
         let outcome = SharedOutcome::new(committed);
         in_flight.record(sequenced, outcome.clone());
-        Ok(Appending::shared(outcome, appended, stamped))
+        Ok(Appending::shared(outcome, appended, stamped).and(more_than_majority))
     }
 
     /// [`Self::append`], but waits while the group holds as many batches as it may.
@@ -384,8 +429,10 @@ impl Partition {
         self.directory.take_room(bytes);
     }
 
-    fn require_writable(&self, epoch: Option<LeaderEpoch>) -> Result<(), PartitionError> {
-        let current = self.require_leader()?;
+    fn require_writable(&self, epoch: Option<LeaderEpoch>) -> Result<LeaderEpoch, PartitionError> {
+        // What an unready leader's log holds may not be committed, so that not even a batch that is
+        // already in it can be acknowledged.
+        let current = self.require_ready_leader()?;
         if epoch.is_some_and(|wanted| wanted != current) {
             return Err(PartitionError::NotLeader { leader: None });
         }
@@ -394,9 +441,12 @@ impl Partition {
         }
         match epoch {
             // Commits are small, and the groups must be able to go on reading what is left.
-            Some(_) => self.directory.require_online(),
-            None => self.directory.require_writable(),
+            Some(_) => self.directory.require_online()?,
+            None => self.directory.require_writable()?,
         }
+        // A leader that is cut off would take batches that nobody can commit.
+        self.require_lease()?;
+        Ok(current)
     }
 
     /// What the log's own producer state says of a batch.
@@ -429,6 +479,25 @@ impl Partition {
                 AppendedVerdict::Refused(SequenceFault::OutsideTransaction)
             }
         }
+    }
+}
+
+/// What this node is to a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It follows.
+    Follower,
+}
+
+fn compare_epochs(known: LeaderEpoch, current: LeaderEpoch) -> Result<(), PartitionError> {
+    if known == LeaderEpoch::NONE || known == current {
+        Ok(())
+    } else if known < current {
+        Err(PartitionError::FencedLeaderEpoch { known, current })
+    } else {
+        Err(PartitionError::UnknownLeaderEpoch { known, current })
     }
 }
 

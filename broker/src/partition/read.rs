@@ -5,9 +5,8 @@ use odradek_protocol::fetch_response::{
     AbortedTransaction, DivergingEpoch, FetchedPartition, RecordsPayload,
 };
 use odradek_protocol::ids::{LeaderEpoch, LogOffsets, NodeId, Offset, TimestampMs};
-use odradek_raft::Leadership;
 
-use super::{Partition, PartitionError};
+use super::{Partition, PartitionError, Role};
 use crate::fetch_plan::{IsolationLevel, ReadLimit, Standing, standing};
 use crate::fetch_sessions::FetchTarget;
 
@@ -81,6 +80,18 @@ impl OffsetSpec {
     }
 }
 
+/// "No other replica" in a fetch answer.
+const NO_REPLICA: NodeId = NodeId::new(-1);
+
+/// Who reads, and where the cluster would have it read (KIP-392).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reader {
+    /// Whether it may be served by a follower: it says where it is, and can be sent elsewhere.
+    pub takes_followers: bool,
+    /// Other replicas' nodes that are nearer to it than this one.
+    pub near: Vec<NodeId>,
+}
+
 impl Partition {
     /// What a fetch gets from this partition, reading as much as `limit` allows; without a limit
     /// only offsets and errors are reported.
@@ -89,8 +100,9 @@ impl Partition {
         target: &FetchTarget,
         isolation: IsolationLevel,
         limit: Option<ReadLimit>,
+        reader: &Reader,
     ) -> FetchedPartition {
-        self.try_fetch(target, isolation, limit)
+        self.try_fetch(target, isolation, limit, reader)
             .unwrap_or_else(|error| {
                 if let PartitionError::Unreadable(cause) = &error {
                     tracing::error!(
@@ -109,19 +121,40 @@ impl Partition {
         target: &FetchTarget,
         isolation: IsolationLevel,
         limit: Option<ReadLimit>,
+        reader: &Reader,
     ) -> Result<FetchedPartition, PartitionError> {
-        self.require_epoch(target.current_leader_epoch)?;
+        let role = match reader.takes_followers {
+            true => self.require_replica(target.current_leader_epoch)?,
+            false => self
+                .require_epoch(target.current_leader_epoch)
+                .map(|_| Role::Leader)?,
+        };
         let offsets = self.offsets();
         let mut answer = self.offsets_only(&offsets, isolation);
+        if let Some(preferred) = self.preferred_replica(&reader.near, target.fetch_offset) {
+            answer.preferred_read_replica = preferred;
+            return Ok(answer);
+        }
         if let Some(diverging) = self.diverging_epoch(target)? {
             answer.diverging_epoch = Some(diverging);
             return Ok(answer);
         }
         let bound = match standing(target.fetch_offset, &offsets, isolation) {
             Standing::OutOfRange => {
+                // The log of a leader that has been replaced may end below what the reader knows.
+                if role == Role::Leader && target.fetch_offset > offsets.log_end.offset() {
+                    self.require_lease()?;
+                }
                 return Err(PartitionError::OffsetOutOfRange(target.fetch_offset));
             }
-            Standing::CaughtUp => return Ok(answer),
+            Standing::CaughtUp => {
+                // What is committed may always be read; but that there is no more of it, a leader
+                // that is cut off cannot know, and the reader had better look for another.
+                if role == Role::Leader && self.leadership().is_ready_leader() {
+                    self.require_lease()?;
+                }
+                return Ok(answer);
+            }
             Standing::Readable { bound } => bound,
         };
         let Some(limit) = limit else {
@@ -156,7 +189,7 @@ impl Partition {
                 IsolationLevel::ReadCommitted => Some(Vec::new()),
                 IsolationLevel::ReadUncommitted => None,
             },
-            preferred_read_replica: NodeId::new(-1),
+            preferred_read_replica: NO_REPLICA,
             records: RecordsPayload::Empty,
         }
     }
@@ -214,12 +247,13 @@ impl Partition {
         target: &FetchTarget,
         isolation: IsolationLevel,
         max_bytes: usize,
+        reader: &Reader,
     ) -> Option<usize> {
         let limit = ReadLimit {
             max_bytes,
             whole_first_batch: true,
         };
-        let answer = self.fetch(target, isolation, Some(limit));
+        let answer = self.fetch(target, isolation, Some(limit), reader);
         (!must_not_wait(&answer)).then(|| answer.records.len())
     }
 
@@ -238,13 +272,8 @@ impl Partition {
         let reader = self.reader();
         let found = match spec {
             OffsetSpec::Latest => {
-                // Until its term's first entry is committed, a new leader may not know of all that
-                // an earlier one acknowledged.
-                let ready = matches!(self.leadership(), Leadership::Leader { ready: true, .. });
-                return match ready {
-                    true => Ok(FoundOffset::at(bound, current)),
-                    false => Err(PartitionError::NotReady),
-                };
+                self.require_all_known()?;
+                return Ok(FoundOffset::at(bound, current));
             }
             OffsetSpec::Earliest | OffsetSpec::EarliestLocal => {
                 // The first record, if there is none yet, will be of the leader's epoch.
@@ -257,11 +286,25 @@ impl Partition {
             OffsetSpec::MaxTimestamp => reader.max_timestamp(start, bound)?,
             OffsetSpec::Timestamp(timestamp) => reader.lookup_timestamp(timestamp, start, bound)?,
         };
-        Ok(found.map_or(FoundOffset::NOTHING, |found| FoundOffset {
-            offset: found.offset,
-            timestamp: found.timestamp,
-            leader_epoch: found.leader_epoch,
-        }))
+        match found {
+            Some(found) => Ok(FoundOffset {
+                offset: found.offset,
+                timestamp: found.timestamp,
+                leader_epoch: found.leader_epoch,
+            }),
+            None => {
+                self.require_all_known()?;
+                Ok(FoundOffset::NOTHING)
+            }
+        }
+    }
+
+    /// An error unless this node has just known everything that any leader has acknowledged: until
+    /// its term's first entry is committed a new leader may not, and once its lease is over an old
+    /// one may not.
+    fn require_all_known(&self) -> Result<(), PartitionError> {
+        self.require_ready_leader()?;
+        self.require_lease()
     }
 
     /// Moves the log start forward to `offset`, or to the high watermark for −1, on all replicas,
@@ -289,7 +332,9 @@ impl Partition {
 
 /// Whether an answer has to go out at once, whether or not there is enough data.
 pub fn must_not_wait(answer: &FetchedPartition) -> bool {
-    answer.error_code != ErrorCode::None || answer.diverging_epoch.is_some()
+    answer.error_code != ErrorCode::None
+        || answer.diverging_epoch.is_some()
+        || answer.preferred_read_replica != NO_REPLICA
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub struct PartitionSettings {
     pub timestamp_before_max_ms: i64,
     /// `message.timestamp.after.max.ms`.
     pub timestamp_after_max_ms: i64,
+    /// `min.insync.replicas`.
+    pub min_insync_replicas: usize,
     /// How the log is kept.
     pub log: LogConfig,
 }
@@ -53,6 +55,7 @@ impl PartitionSettings {
             timestamp_type: topic.timestamp_type,
             timestamp_before_max_ms: topic.timestamp_before_max_ms,
             timestamp_after_max_ms: topic.timestamp_after_max_ms,
+            min_insync_replicas: topic.min_insync_replicas,
             log: LogConfig {
                 segment_bytes: topic.segment_bytes,
                 segment_ms: topic.segment_ms,

@@ -18,6 +18,7 @@ const CLIENT: AppendOptions = AppendOptions {
     origin: BatchOrigin::Client,
     zstd_allowed: true,
     wants_append: false,
+    wants_in_sync: true,
     epoch: None,
 };
 const ALL: Option<ReadLimit> = Some(ReadLimit {
@@ -56,7 +57,12 @@ fn target(offset: i64) -> FetchTarget {
 }
 
 fn fetched(partition: &Partition, offset: i64) -> Vec<BatchHeader> {
-    let answer = partition.fetch(&target(offset), IsolationLevel::ReadUncommitted, ALL);
+    let answer = partition.fetch(
+        &target(offset),
+        IsolationLevel::ReadUncommitted,
+        ALL,
+        &Reader::default(),
+    );
     assert_eq!(answer.error_code, ErrorCode::None);
     let odradek_protocol::fetch_response::RecordsPayload::Regions(regions) = answer.records else {
         return Vec::new();
@@ -186,7 +192,12 @@ async fn a_batch_is_read_back_whole_from_any_offset_in_it() {
     assert_eq!(starts(1), [0, 2]);
     assert_eq!(starts(3), [2]);
     assert!(starts(4).is_empty());
-    let beyond = partition.fetch(&target(5), IsolationLevel::ReadUncommitted, ALL);
+    let beyond = partition.fetch(
+        &target(5),
+        IsolationLevel::ReadUncommitted,
+        ALL,
+        &Reader::default(),
+    );
     assert_eq!(beyond.error_code, ErrorCode::OffsetOutOfRange);
 }
 
@@ -199,7 +210,12 @@ async fn leader_epochs_of_clients_are_checked_on_every_fetch() {
         let mut target = target(0);
         target.current_leader_epoch = LeaderEpoch::new(epoch);
         partition
-            .fetch(&target, IsolationLevel::ReadUncommitted, ALL)
+            .fetch(
+                &target,
+                IsolationLevel::ReadUncommitted,
+                ALL,
+                &Reader::default(),
+            )
             .error_code
     };
     assert_eq!(with_epoch(current.get()), ErrorCode::None);
@@ -288,7 +304,12 @@ async fn deleted_records_are_out_of_range_and_more_cannot_be_deleted_than_is_com
         partition.delete_records(Offset::new(4)).await.expect("ok"),
         Offset::new(4)
     );
-    let below = partition.fetch(&target(3), IsolationLevel::ReadUncommitted, ALL);
+    let below = partition.fetch(
+        &target(3),
+        IsolationLevel::ReadUncommitted,
+        ALL,
+        &Reader::default(),
+    );
     assert_eq!(below.error_code, ErrorCode::OffsetOutOfRange);
     assert_eq!(
         partition.delete_records(Offset::new(2)).await.expect("ok"),
@@ -345,7 +366,12 @@ async fn coordinate(partition: &Partition, batch: Bytes) {
 }
 
 fn committed_view(partition: &Partition, offset: i64) -> (usize, Vec<(i64, i64)>) {
-    let answer = partition.fetch(&target(offset), IsolationLevel::ReadCommitted, ALL);
+    let answer = partition.fetch(
+        &target(offset),
+        IsolationLevel::ReadCommitted,
+        ALL,
+        &Reader::default(),
+    );
     assert_eq!(answer.error_code, ErrorCode::None);
     let aborted = answer.aborted_transactions.expect("listed");
     let aborted = aborted
@@ -456,7 +482,12 @@ async fn a_fetcher_whose_log_diverged_is_told_where() {
     commit(&partition, batch(2)).await.expect("committed");
     let mut target = target(4);
     target.last_fetched_epoch = first;
-    let answer = partition.fetch(&target, IsolationLevel::ReadUncommitted, ALL);
+    let answer = partition.fetch(
+        &target,
+        IsolationLevel::ReadUncommitted,
+        ALL,
+        &Reader::default(),
+    );
     let diverging = answer
         .diverging_epoch
         .expect("its records 3 and 4 are not ours");
@@ -466,7 +497,12 @@ async fn a_fetcher_whose_log_diverged_is_told_where() {
     );
     assert!(answer.records.is_empty());
     target.fetch_offset = Offset::new(3);
-    let answer = partition.fetch(&target, IsolationLevel::ReadUncommitted, ALL);
+    let answer = partition.fetch(
+        &target,
+        IsolationLevel::ReadUncommitted,
+        ALL,
+        &Reader::default(),
+    );
     assert_eq!(answer.diverging_epoch, None);
     assert!(!answer.records.is_empty());
 }

@@ -11,6 +11,7 @@ use odradek_protocol::ids::TimestampMs;
 use odradek_raft::{AppendOutcome, ProposeError};
 use tokio::sync::oneshot;
 
+use super::MoreThanMajority;
 use super::error::PartitionError;
 use super::in_flight::Ticket;
 
@@ -46,9 +47,16 @@ pub struct Appending {
     outcome: Outcome,
     appended: Option<oneshot::Receiver<AppendOutcome>>,
     log_append_time: Option<TimestampMs>,
+    more_than_majority: Option<MoreThanMajority>,
 }
 
 impl Appending {
+    /// The batch counts as committed only once more replicas than a majority have it.
+    pub(super) fn and(mut self, more: Option<MoreThanMajority>) -> Self {
+        self.more_than_majority = more;
+        self
+    }
+
     pub(super) fn new(
         committed: Committed,
         appended: Option<oneshot::Receiver<AppendOutcome>>,
@@ -58,6 +66,7 @@ impl Appending {
             outcome: Outcome::Pending(committed),
             appended,
             log_append_time,
+            more_than_majority: None,
         }
     }
 
@@ -70,6 +79,7 @@ impl Appending {
             outcome: Outcome::Shared(outcome),
             appended,
             log_append_time,
+            more_than_majority: None,
         }
     }
 
@@ -78,6 +88,7 @@ impl Appending {
             outcome: Outcome::Known(outcome),
             appended: None,
             log_append_time,
+            more_than_majority: None,
         }
     }
 
@@ -86,17 +97,22 @@ impl Appending {
         self.log_append_time
     }
 
-    /// Waits until a majority holds the batch on stable storage.
+    /// Waits until a majority, and as many as `min.insync.replicas` says, hold the batch on stable
+    /// storage.
     pub async fn committed(self) -> Result<AppendOutcome, PartitionError> {
         let outcome = match self.outcome {
-            Outcome::Known(outcome) => return Ok(outcome),
+            Outcome::Known(outcome) => Ok(Ok(outcome)),
             Outcome::Pending(committed) => committed.await,
             Outcome::Shared(SharedOutcome(committed)) => committed.await,
         };
-        match outcome {
-            Ok(outcome) => outcome.map_err(PartitionError::from),
-            Err(_group_is_gone) => Err(PartitionError::Closed),
+        let outcome = match outcome {
+            Ok(outcome) => outcome.map_err(PartitionError::from)?,
+            Err(_group_is_gone) => return Err(PartitionError::Closed),
+        };
+        if let Some(more) = &self.more_than_majority {
+            more.have(outcome.last_offset.plus(1)).await?;
         }
+        Ok(outcome)
     }
 
     /// Waits until the batch is in the leader's log, which is all that `acks=1` asks for. A batch

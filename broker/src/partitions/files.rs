@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use odradek_protocol::ids::{PartitionIndex, TopicId};
+use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
 use odradek_storage::disk::Disk;
 
 use super::PartitionManager;
@@ -28,7 +28,9 @@ impl PartitionManager {
         for log_dir in &self.options.directories {
             let (disk, log_dir) = (Arc::clone(&self.options.disk), Arc::clone(log_dir));
             let (image, path) = (Arc::clone(image), log_dir.path().to_path_buf());
-            let found = tokio::task::spawn_blocking(move || tidy(&*disk, &path, &image)).await;
+            let node = self.options.node_id;
+            let found =
+                tokio::task::spawn_blocking(move || tidy(&*disk, &path, &image, node)).await;
             match found {
                 Ok(Ok(found)) => known.extend(found),
                 Ok(Err(error)) => log_dir.health().fail(&error),
@@ -111,13 +113,14 @@ fn tidy(
     disk: &dyn Disk,
     log_dir: &Path,
     image: &MetadataImage,
+    node: NodeId,
 ) -> anyhow::Result<HashMap<(TopicId, PartitionIndex), PathBuf>> {
     let Inventory {
         mut known,
         nameless,
         stray,
         leftover,
-    } = inventory(scan(disk, log_dir)?, image, CLUSTER_METADATA);
+    } = inventory(scan(disk, log_dir)?, image, node, CLUSTER_METADATA);
     for path in leftover {
         tracing::info!(path = %path.display(), "finishing a removal that was cut short");
         disk.remove_dir_all(&path)?;
@@ -138,7 +141,7 @@ fn tidy(
         tracing::warn!(
             from = %path.display(),
             to = %goal.display(),
-            "set aside: the metadata knows no such partition of this topic id"
+            "set aside: the metadata knows no replica here of this partition and topic id"
         );
         disk.rename(&path, &goal)?;
     }

@@ -163,6 +163,20 @@ impl Index {
         self.by_id.insert(id, topic);
     }
 
+    /// Empties a partition's place, and returns what stood there.
+    pub(super) fn take(&mut self, id: TopicId, at: PartitionIndex) -> Slot {
+        let (Some(topic), Ok(at)) = (self.by_id.get(&id), usize::try_from(at.get())) else {
+            return Slot::Absent;
+        };
+        let mut topic = LocalTopic::clone(topic);
+        let taken = topic.slots.get_mut(at).map(std::mem::take);
+        let topic = Arc::new(topic);
+        self.by_name
+            .insert(Arc::clone(&topic.name), Arc::clone(&topic));
+        self.by_id.insert(id, topic);
+        taken.unwrap_or_default()
+    }
+
     /// Takes a topic out.
     pub(super) fn remove(&mut self, id: TopicId) -> Option<Arc<LocalTopic>> {
         let topic = self.by_id.remove(&id)?;

@@ -39,7 +39,7 @@ use crate::clock::Clock;
 use crate::config::ConfigStore;
 use crate::data_metrics::AppendMetrics;
 use crate::fetch_sessions::TopicRef;
-use crate::metadata::image::{ConfigResource, MetadataImage};
+use crate::metadata::image::{ConfigResource, MetadataImage, PartitionState};
 use crate::partition::{Partition, PartitionEvents, PartitionParts, PartitionSettings};
 pub use housekeeping::HousekeepingOptions;
 pub use index::LookupError;
@@ -116,6 +116,26 @@ impl PartitionManager {
         self.index.load().lookup(topic, index)
     }
 
+    /// This node.
+    pub fn node_id(&self) -> NodeId {
+        self.options.node_id
+    }
+
+    /// The metadata that is being carried out here.
+    pub fn image(&self) -> Arc<MetadataImage> {
+        Arc::clone(self.index.load().image())
+    }
+
+    /// What the metadata says of a partition, whether or not it is open here.
+    pub fn state(&self, topic: &TopicRef, index: PartitionIndex) -> Option<PartitionState> {
+        let known = self.index.load();
+        let topic = match topic {
+            TopicRef::Name(name) => known.image().topic(name),
+            TopicRef::Id(id) => known.image().topic_by_id(*id),
+        };
+        topic?.partition(index).cloned()
+    }
+
     /// Whether the metadata that has been carried out here knows a topic of this name.
     pub fn knows_topic(&self, name: &str) -> bool {
         self.index.load().image().topic(name).is_some()
@@ -160,14 +180,29 @@ impl PartitionManager {
         };
         let before = self.index.load_full();
         let changes = reconcile::changes(&before, &image, self.options.node_id);
+        let mut removed: Vec<Arc<Partition>> = changes
+            .removed
+            .iter()
+            .flat_map(|topic| topic.open())
+            .map(Arc::clone)
+            .collect();
         self.update_index(|index| {
             index.set_image(Arc::clone(&image));
             for topic in &changes.removed {
                 index.remove(topic.id);
             }
+            for (topic, at) in &changes.released {
+                match index.take(*topic, *at) {
+                    Slot::Open(partition) => {
+                        tracing::info!(?partition, "others hold this partition from now on");
+                        removed.push(partition);
+                    }
+                    // What is in its directory is for the operator to look at.
+                    Slot::Unopenable | Slot::Absent => {}
+                }
+            }
         });
-        let removed = changes.removed.iter().flat_map(|topic| topic.open());
-        futures_util::stream::iter(removed)
+        futures_util::stream::iter(&removed)
             .for_each_concurrent(HANDLED_AT_ONCE, |partition| self.remove(partition))
             .await;
         self.open_all(changes.added, inventory, &image, is_first)
@@ -277,8 +312,8 @@ impl PartitionManager {
             key,
             dir: path,
             log_config: Arc::new(settings.log.clone()),
-            voters: wanted.replicas.clone(),
-            bootstrap: true,
+            voters: wanted.voters.clone(),
+            bootstrap: wanted.begins,
         };
         let observer = Arc::clone(&events) as Arc<dyn GroupObserver>;
         let group = self.options.raft.open_group(spec, observer).await?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
+use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
 
 use super::directory::{DirectoryKind, kind_of};
 use super::index::{Index, LocalTopic, Slot};
@@ -16,8 +16,11 @@ pub(super) struct Wanted {
     pub(super) topic: Arc<str>,
     pub(super) topic_id: TopicId,
     pub(super) index: PartitionIndex,
-    /// Voters of its group.
-    pub(super) replicas: Vec<NodeId>,
+    /// Voters of its group, if that is new.
+    pub(super) voters: Vec<NodeId>,
+    /// Whether a replica without data begins the group, with the other voters. Otherwise it waits
+    /// for the leader to give it the log.
+    pub(super) begins: bool,
 }
 
 /// The difference between what is and what should be.
@@ -25,6 +28,8 @@ pub(super) struct Wanted {
 pub(super) struct Changes {
     /// Topics that are gone.
     pub(super) removed: Vec<Arc<LocalTopic>>,
+    /// Partitions of topics that remain which others hold from now on.
+    pub(super) released: Vec<(TopicId, PartitionIndex)>,
     /// Partitions to open, or to make.
     pub(super) added: Vec<Wanted>,
 }
@@ -38,17 +43,53 @@ pub(super) fn changes(index: &Index, image: &MetadataImage, node: NodeId) -> Cha
         .map(Arc::clone)
         .collect();
     let known = index.image();
-    let added = image
-        .topics()
-        .filter(|topic| {
+    let changed = || {
+        image.topics().filter(|topic| {
             let is_same = known
                 .topic(&topic.name)
                 .is_some_and(|known| Arc::ptr_eq(known, topic));
             !is_same
         })
-        .flat_map(|topic| missing(index, topic, node))
+    };
+    Changes {
+        removed,
+        released: changed()
+            .flat_map(|topic| released(index, topic, node))
+            .collect(),
+        added: changed()
+            .flat_map(|topic| missing(index, topic, node))
+            .collect(),
+    }
+}
+
+fn released(index: &Index, topic: &Topic, node: NodeId) -> Vec<(TopicId, PartitionIndex)> {
+    let Some(local) = index.topic(topic.id) else {
+        return Vec::new();
+    };
+    topic
+        .indexed()
+        .filter(|(at, partition)| {
+            let is_held = !matches!(local.slot(*at), None | Some(Slot::Absent));
+            is_held && !partition.replicas.contains(&node)
+        })
+        .map(|(at, _)| (topic.id, at))
+        .collect()
+}
+
+/// Voters of a partition's group if it is new, and whether a replica of it on `node` that has no
+/// data may begin it. It may as long as nobody can have led the group: a node that has lost its data
+/// may have acknowledged records and given votes, and must not take part as if it had not. With one
+/// replica there is nobody else to ask.
+fn beginning(partition: &PartitionState, node: NodeId) -> (Vec<NodeId>, bool) {
+    let voters: Vec<NodeId> = partition
+        .replicas
+        .iter()
+        .copied()
+        .filter(|replica| !partition.adding_replicas.contains(replica))
         .collect();
-    Changes { removed, added }
+    let never_led = partition.leader_epoch <= LeaderEpoch::new(0);
+    let begins = (never_led || partition.replicas == [node]) && voters.contains(&node);
+    (voters, begins)
 }
 
 fn missing(index: &Index, topic: &Topic, node: NodeId) -> Vec<Wanted> {
@@ -60,11 +101,15 @@ fn missing(index: &Index, topic: &Topic, node: NodeId) -> Vec<Wanted> {
     topic
         .indexed()
         .filter(|(at, partition)| partition.replicas.contains(&node) && is_missing(*at))
-        .map(|(index, partition): (_, &PartitionState)| Wanted {
-            topic: Arc::clone(&topic.name),
-            topic_id: topic.id,
-            index,
-            replicas: partition.replicas.clone(),
+        .map(|(index, partition)| {
+            let (voters, begins) = beginning(partition, node);
+            Wanted {
+                topic: Arc::clone(&topic.name),
+                topic_id: topic.id,
+                index,
+                voters,
+                begins,
+            }
         })
         .collect()
 }
@@ -99,8 +144,13 @@ pub(super) struct Inventory {
 pub(super) fn inventory(
     found: Vec<FoundDirectory>,
     image: &MetadataImage,
+    node: NodeId,
     internal: &str,
 ) -> Inventory {
+    let holds = |topic: &Topic, at: PartitionIndex| {
+        let partition = topic.partition(at);
+        partition.is_some_and(|partition| partition.replicas.contains(&node))
+    };
     let mut inventory = Inventory::default();
     for directory in found {
         let (topic, partition) = match kind_of(&directory.name) {
@@ -113,9 +163,7 @@ pub(super) fn inventory(
             DirectoryKind::Partition { topic, partition } => (topic, partition),
         };
         let Some(topic_id) = directory.topic_id else {
-            let namesake = image
-                .topic(&topic)
-                .filter(|known| known.partition(partition).is_some());
+            let namesake = image.topic(&topic).filter(|known| holds(known, partition));
             if let Some(known) = namesake.filter(|_| directory.has_data) {
                 // Its records would otherwise go out of service while an empty partition takes
                 // their place. The log itself is checked when it is opened.
@@ -133,7 +181,7 @@ pub(super) fn inventory(
         };
         let is_ours = image
             .topic_by_id(topic_id)
-            .is_some_and(|known| *known.name == *topic && known.partition(partition).is_some());
+            .is_some_and(|known| *known.name == *topic && holds(known, partition));
         if is_ours {
             inventory
                 .known
@@ -149,7 +197,7 @@ pub(super) fn inventory(
 
 #[cfg(test)]
 mod tests {
-    use odradek_protocol::ids::{LeaderEpoch, Offset};
+    use odradek_protocol::ids::Offset;
 
     use super::*;
     use crate::metadata::records::{MetadataRecord, PartitionRecord, TopicRecord};
@@ -230,6 +278,45 @@ mod tests {
     }
 
     #[test]
+    fn a_partition_that_others_hold_from_now_on_is_released_and_others_stay() {
+        let name: Arc<str> = "a".into();
+        let mut index = Index::default();
+        index.set_image(image(&topic("a", 1, &[&[1, 2], &[1, 2], &[2]])));
+        for at in 0..2 {
+            index.insert(id(1), &name, PartitionIndex::new(at), Slot::Unopenable);
+        }
+        let after = image(&topic("a", 1, &[&[3, 2], &[1, 2], &[2]]));
+        let changes = changes(&index, &after, NodeId::new(1));
+        assert_eq!(changes.released, [(id(1), PartitionIndex::new(0))]);
+        assert!(changes.added.is_empty() && changes.removed.is_empty());
+    }
+
+    #[test]
+    fn a_group_is_begun_only_by_its_first_voters_and_only_if_nobody_can_have_led_it() {
+        let state = |replicas: &[i32], adding: &[i32], epoch: i32| {
+            let nodes = |ids: &[i32]| ids.iter().copied().map(NodeId::new).collect();
+            PartitionState {
+                replicas: nodes(replicas),
+                isr: vec![],
+                removing_replicas: vec![],
+                adding_replicas: nodes(adding),
+                leader: None,
+                leader_epoch: LeaderEpoch::new(epoch),
+                partition_epoch: 0,
+                directories: vec![],
+            }
+        };
+        let begins = |state: PartitionState| beginning(&state, NodeId::new(1)).1;
+        assert!(begins(state(&[1, 2, 3], &[], 0)));
+        // Its disk may be new; the others must not take it for the one that voted.
+        assert!(!begins(state(&[1, 2, 3], &[], 1)));
+        assert!(!begins(state(&[2, 3, 1], &[1], 0)));
+        assert!(begins(state(&[1], &[], 7)));
+        let (voters, _) = beginning(&state(&[4, 1, 2], &[4], 0), NodeId::new(1));
+        assert_eq!(voters, [NodeId::new(1), NodeId::new(2)]);
+    }
+
+    #[test]
     fn directories_of_unknown_topic_ids_are_set_aside_and_never_opened() {
         let found = |name: &str, topic_id: Option<TopicId>, has_data: bool| FoundDirectory {
             path: PathBuf::from(name),
@@ -243,6 +330,7 @@ mod tests {
                 found("a-1", Some(id(7)), true),
                 found("a-2", None, true),
                 found("a-3", None, false),
+                found("a-4", Some(id(1)), true),
                 found("a-9", Some(id(1)), true),
                 found("b-0", Some(id(1)), true),
                 found("a-0.07-delete", None, true),
@@ -250,7 +338,8 @@ mod tests {
                 found("__cluster_metadata-0", None, true),
                 found("lost+found", None, false),
             ],
-            &image(&topic("a", 1, &[&[1], &[1], &[1], &[1]])),
+            &image(&topic("a", 1, &[&[1], &[1], &[1], &[1], &[2, 3]])),
+            NodeId::new(1),
             "__cluster_metadata",
         );
         assert_eq!(inventory.known.len(), 1);
@@ -264,7 +353,7 @@ mod tests {
             .iter()
             .map(|(path, ..)| path.to_string_lossy().into_owned())
             .collect();
-        assert_eq!(stray, ["a-1", "a-9", "b-0"]);
+        assert_eq!(stray, ["a-1", "a-4", "a-9", "b-0"]);
         // What lost only the file that says whose it is stays in service.
         assert_eq!(
             inventory.nameless,

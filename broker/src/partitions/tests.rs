@@ -15,6 +15,7 @@ const CLIENT: AppendOptions = AppendOptions {
     origin: BatchOrigin::Client,
     zstd_allowed: true,
     wants_append: false,
+    wants_in_sync: true,
     epoch: None,
 };
 

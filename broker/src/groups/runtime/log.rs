@@ -60,6 +60,10 @@ pub trait CoordinatorLog: Debug + Send + Sync + 'static {
     /// is one; the first may begin before `from`. Empty if `from` is the high watermark.
     fn read(&self, from: Offset, max_bytes: usize) -> CommittedBatches<'_>;
 
+    /// Whether what was known of the log just now is still all there is to know: nobody else can
+    /// have led it meanwhile. To be asked after an answer is made and before it leaves.
+    fn holds_lease(&self) -> bool;
+
     /// Largest batch that the log takes, in bytes.
     fn max_batch_bytes(&self) -> usize;
 }

@@ -167,6 +167,10 @@ impl CoordinatorLog for MemoryLog {
         })
     }
 
+    fn holds_lease(&self) -> bool {
+        true
+    }
+
     fn max_batch_bytes(&self) -> usize {
         self.max_batch_bytes
     }

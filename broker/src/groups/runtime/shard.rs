@@ -61,6 +61,7 @@ struct Message<S: StateMachine> {
 pub struct Shard<S: StateMachine> {
     mailbox: mpsc::Sender<Message<S>>,
     phase: Arc<AtomicU8>,
+    log: Arc<dyn CoordinatorLog>,
 }
 
 impl<S: StateMachine> Clone for Shard<S> {
@@ -68,6 +69,7 @@ impl<S: StateMachine> Clone for Shard<S> {
         Self {
             mailbox: self.mailbox.clone(),
             phase: Arc::clone(&self.phase),
+            log: Arc::clone(&self.log),
         }
     }
 }
@@ -85,7 +87,7 @@ impl<S: StateMachine> Shard<S> {
         let phase = Arc::new(AtomicU8::new(LOADING));
         let task = Task {
             make_state: Box::new(make_state),
-            log,
+            log: Arc::clone(&log),
             clock,
             options,
             mailbox,
@@ -96,6 +98,7 @@ impl<S: StateMachine> Shard<S> {
         Self {
             mailbox: sender,
             phase,
+            log,
         }
     }
 
@@ -111,6 +114,9 @@ impl<S: StateMachine> Shard<S> {
 
     /// Asks the state machine, and waits for its reply and for what it depends on to be committed.
     ///
+    /// A reply that is not certain to be the newest, because another broker may coordinate by now, is
+    /// withheld.
+    ///
     /// # Errors
     /// Why there is no reply. After [`ShardError::Unavailable`] the request may have taken effect.
     pub async fn call(&self, request: S::Request) -> Answer<S> {
@@ -125,7 +131,11 @@ impl<S: StateMachine> Shard<S> {
             Err(mpsc::error::TrySendError::Full(_)) => return Err(ShardError::Unavailable),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(ShardError::NotCoordinator),
         }
-        reply.await.unwrap_or(Err(ShardError::NotCoordinator))
+        let answer = reply.await.unwrap_or(Err(ShardError::NotCoordinator))?;
+        match self.log.holds_lease() {
+            true => Ok(answer),
+            false => Err(ShardError::NotCoordinator),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ const CLIENT: AppendOptions = AppendOptions {
     origin: BatchOrigin::Client,
     zstd_allowed: true,
     wants_append: false,
+    wants_in_sync: true,
     epoch: None,
 };
 
@@ -42,10 +43,19 @@ impl Bench {
     async fn fetch(&self, request: FetchRequest) -> FetchReply {
         let partitions = &self.fixture.manager;
         let limit = Duration::from_secs(20);
-        timeout(limit, fetch(partitions, &self.service, VERSION, request))
-            .await
-            .expect("answers in time")
-            .0
+        timeout(
+            limit,
+            fetch(
+                partitions,
+                &self.service,
+                VERSION,
+                request,
+                Reader::default(),
+            ),
+        )
+        .await
+        .expect("answers in time")
+        .0
     }
 
     async fn produce(&self, index: i32, count: i32) {
@@ -154,7 +164,9 @@ async fn a_waiting_fetch_of_a_deleted_topic_ends_with_an_error() {
     let mut bench = Bench::new(1).await;
     let waiting = request(&[(0, 0)], 15_000);
     let (manager, service) = (bench.fixture.manager.clone(), bench.service);
-    let parked = tokio::spawn(async move { fetch(&manager, &service, VERSION, waiting).await });
+    let parked = tokio::spawn(async move {
+        fetch(&manager, &service, VERSION, waiting, Reader::default()).await
+    });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let gone = crate::metadata::records::MetadataRecord::RemoveTopic(topic_id(1));
     bench.fixture.change(vec![gone]).await;
@@ -251,7 +263,13 @@ async fn without_room_to_wait_a_fetch_is_answered_with_what_there_is() {
     });
     let _full = service.parking().enter(5).expect("alone");
     let waiting = request(&[(0, 0)], 15_000);
-    let answer = fetch(&bench.fixture.manager, &service, VERSION, waiting);
+    let answer = fetch(
+        &bench.fixture.manager,
+        &service,
+        VERSION,
+        waiting,
+        Reader::default(),
+    );
     assert!(answer.now_or_never().is_some());
 }
 
@@ -263,7 +281,7 @@ async fn a_walk_that_was_interrupted_goes_on_where_it_stopped() {
     }
     let session = session_request(request(&[(0, 0), (1, 0), (9, 0), (2, 0)], 0), VERSION);
     let targets: Arc<[FetchTarget]> = session.targets.into();
-    let entries = Entries::resolve(&targets, &bench.fixture.manager, -1);
+    let entries = Entries::resolve(&targets, &bench.fixture.manager, -1, Reader::default());
     let wanted = Wanted::new(&request(&[], 0), &bench.service);
     let mut reading = Reading::new(wanted, Arc::new(entries));
     let mut steps = 1;

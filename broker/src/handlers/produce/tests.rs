@@ -1,6 +1,7 @@
 use odradek_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 
 use super::*;
+use crate::handlers::topic_view::BrokerView;
 use crate::partitions::fixture::{Fixture, batch, producer_batch, topic_id};
 
 async fn bench() -> Fixture {
@@ -9,13 +10,16 @@ async fn bench() -> Fixture {
     fixture
 }
 
-fn this_node() -> ThisNode {
-    ThisNode {
-        node_id: NodeId::new(1),
-        host: "localhost".to_owned(),
-        port: 9092,
-        rack: None,
-    }
+fn brokers() -> BrokerLookup {
+    Box::new(|node| {
+        Some(BrokerView {
+            id: node.get(),
+            host: "localhost".into(),
+            port: 9092,
+            rack: None,
+            is_fenced: false,
+        })
+    })
 }
 
 fn request(acks: i16, batches: Vec<(i32, Option<Bytes>)>) -> ProduceRequest {
@@ -34,7 +38,7 @@ fn request(acks: i16, batches: Vec<(i32, Option<Bytes>)>) -> ProduceRequest {
 }
 
 async fn answer(fixture: &Fixture, version: i16, request: ProduceRequest) -> ProduceResponse {
-    match produce(&fixture.manager, this_node(), version, request).await {
+    match produce(&fixture.manager, brokers(), version, request).await {
         Reply::Now(response) => response,
         Reply::Later(response) => response.await,
         Reply::Silent | Reply::Close => panic!("an answer is owed"),
@@ -123,7 +127,7 @@ async fn without_acks_nothing_is_answered_and_a_refusal_closes_the_connection() 
     let fixture = bench().await;
     let taken = produce(
         &fixture.manager,
-        this_node(),
+        brokers(),
         9,
         request(0, vec![(0, Some(batch(1)))]),
     )
@@ -131,7 +135,7 @@ async fn without_acks_nothing_is_answered_and_a_refusal_closes_the_connection() 
     assert!(matches!(taken, Reply::Silent));
     let refused = produce(
         &fixture.manager,
-        this_node(),
+        brokers(),
         9,
         request(0, vec![(9, Some(batch(1)))]),
     )
@@ -146,7 +150,7 @@ async fn requests_of_one_connection_overlap_and_a_duplicate_gets_the_first_offse
         let batch = producer_batch(5, 0, first, 1);
         produce(
             &fixture.manager,
-            this_node(),
+            brokers(),
             9,
             request(-1, vec![(0, Some(batch))]),
         )
