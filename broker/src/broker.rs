@@ -269,9 +269,12 @@ async fn open_metadata(
         node_id: config.node_id,
         log_dir: config.data_dir.clone(),
         voters: vec![config.node_id],
+        bootstrap: true,
         clock: Arc::clone(clock),
     };
-    MetadataService::open(raft, options).await
+    let metadata = MetadataService::open(raft, options).await?;
+    metadata.wait_until_leading().await?;
+    Ok(metadata)
 }
 
 /// Tells the cluster of this process.

@@ -92,6 +92,20 @@ impl Group {
     /// Batches are appended in the order of the calls. When the call is refused, `committed` of
     /// the proposal is told so as well.
     pub fn propose(&self, proposal: Proposal) -> Result<Offset, ProposeError> {
+        self.propose_where(proposal, |_| true)
+    }
+
+    /// The same, but only if the batch gets the offset `at`: for whoever has made it out of all that
+    /// comes before. Refused as "not ready" if anything else has come in between.
+    pub fn propose_at(&self, proposal: Proposal, at: Offset) -> Result<Offset, ProposeError> {
+        self.propose_where(proposal, |next| next == at)
+    }
+
+    fn propose_where(
+        &self,
+        proposal: Proposal,
+        is_place: impl FnOnce(Offset) -> bool,
+    ) -> Result<Offset, ProposeError> {
         let Proposal {
             batch,
             header,
@@ -105,6 +119,8 @@ impl Group {
             Some(ProposeError::Malformed)
         } else if !gate.open || gate.paused || self.shared.is_draining(&mut gate) {
             Some(self.shared.refusal())
+        } else if !is_place(gate.next_offset) {
+            Some(ProposeError::NotReady)
         } else {
             self.shared.queue_full()
         };

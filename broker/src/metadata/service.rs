@@ -1,16 +1,18 @@
 //! The metadata log at work: one Raft group, the image of what has been committed to it, and the
 //! queue of commands that change it.
 //!
-//! One task follows the log: it reads what has been committed and makes the next image. Another
-//! carries out commands, one after the other: it decides on the image of everything before, writes
-//! the records as one batch, and answers once they are committed and in the image. A command
-//! therefore sees all earlier ones, and an answer is never taken back.
+//! One task follows the log, on every node: it reads what has been committed and makes the next
+//! image. Another carries out commands, one after the other, on the group's leader alone: it decides
+//! on the image of everything before, writes the records as one batch, and answers once they are
+//! committed and in the image. A command therefore sees all earlier ones, those of earlier leaders
+//! too, and an answer is never taken back.
 //!
-//! `image.next_offset() ≤ high watermark`. Absent on purpose: snapshots of the log; it is replayed
-//! from its start.
+//! `image.next_offset() ≤ high watermark`; a batch is written only where the image that it was made
+//! of ends. Absent on purpose: snapshots of the log; it is replayed from its start.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use odradek_protocol::batch::{BatchError, BatchHeader};
@@ -35,10 +37,19 @@ use crate::clock::Clock;
 pub const METADATA_TOPIC_ID: TopicId =
     TopicId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
+/// The group of the metadata log.
+pub const METADATA_GROUP: GroupKey = GroupKey {
+    topic_id: METADATA_TOPIC_ID,
+    partition: PartitionIndex::new(0),
+};
+
 /// Commands that wait for their turn before callers do.
 const QUEUED_COMMANDS: usize = 256;
 /// Bytes of the log that are read at a time.
 const READ_MAX_BYTES: usize = 1 << 20;
+
+/// How long a command may take. Without a majority it would wait for ever.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a service works with.
 pub struct MetadataOptions {
@@ -46,8 +57,11 @@ pub struct MetadataOptions {
     pub node_id: NodeId,
     /// Directory that gets `__cluster_metadata-0`.
     pub log_dir: PathBuf,
-    /// Voters of the metadata group.
+    /// Voters of a new metadata group.
     pub voters: Vec<NodeId>,
+    /// Whether a group that does not exist here is made with these voters. Otherwise this node waits
+    /// until the group's leader has it take part.
+    pub bootstrap: bool,
     /// The time, for the records' timestamps.
     pub clock: Arc<dyn Clock>,
 }
@@ -73,16 +87,30 @@ pub enum MetadataError {
     /// What has been committed cannot be read back; the service has stopped.
     #[error("the metadata log cannot be followed: {0}")]
     Unreadable(Arc<str>),
+    /// Another node leads the metadata, or none does.
+    #[error("this node does not lead the cluster's metadata; the leader is {}", name(*leader))]
+    NotController {
+        /// Who does, as far as this node knows.
+        leader: Option<NodeId>,
+    },
+    /// It took too long. The change may still be made.
+    #[error("the change was not committed in time")]
+    TimedOut,
     /// The broker is stopping.
     #[error("the metadata service has stopped")]
     Stopped,
+}
+
+fn name(leader: Option<NodeId>) -> String {
+    leader.map_or_else(|| "not known".to_owned(), |node| format!("node {node}"))
 }
 
 impl MetadataError {
     /// The code that says it on the wire.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Raft(_) | Self::Stopped => ErrorCode::NotController,
+            Self::Raft(_) | Self::NotController { .. } | Self::Stopped => ErrorCode::NotController,
+            Self::TimedOut => ErrorCode::RequestTimedOut,
             Self::Propose(error) => match error {
                 ProposeError::Offline(_) => ErrorCode::KafkaStorageError,
                 ProposeError::QueueFull { .. } => ErrorCode::RequestTimedOut,
@@ -121,7 +149,11 @@ pub struct Done<T> {
 }
 
 type Finish = Box<dyn FnOnce(Result<Offset, MetadataError>) + Send>;
-type Command = Box<dyn FnOnce(&MetadataImage) -> (Vec<MetadataRecord>, Finish) + Send>;
+/// Gives the records and whom to tell; given an error, tells it and gives nothing.
+type Command = Box<
+    dyn FnOnce(Result<&MetadataImage, MetadataError>) -> Option<(Vec<MetadataRecord>, Finish)>
+        + Send,
+>;
 
 /// The latest image, and how far the log can be followed.
 struct Published {
@@ -195,6 +227,7 @@ impl GroupObserver for Watermark {
 
 /// The cluster's metadata. See the module.
 pub struct MetadataService {
+    node: NodeId,
     group: Arc<Group>,
     published: Arc<Published>,
     commands: mpsc::Sender<Command>,
@@ -209,22 +242,19 @@ impl std::fmt::Debug for MetadataService {
 }
 
 impl MetadataService {
-    /// Opens the metadata group and replays what has been committed to it. Returns once this node
-    /// leads the group and its image is complete.
+    /// Opens the metadata group and starts to follow it. Leadership, and an image that is complete,
+    /// come later.
     pub async fn open(
         raft: &RaftNode,
         options: MetadataOptions,
     ) -> Result<Arc<Self>, MetadataError> {
         let (committed, watermark) = watch::channel(Offset::ZERO);
         let spec = GroupSpec {
-            key: GroupKey {
-                topic_id: METADATA_TOPIC_ID,
-                partition: PartitionIndex::new(0),
-            },
+            key: METADATA_GROUP,
             dir: options.log_dir.join(format!("{CLUSTER_METADATA}-0")),
             log_config: Arc::new(log_config()),
             voters: options.voters,
-            bootstrap: true,
+            bootstrap: options.bootstrap,
         };
         let observer = Arc::new(Watermark { committed });
         let group = raft
@@ -243,17 +273,41 @@ impl MetadataService {
             queue,
             options.clock,
         ));
-        group.wait_until_ready().await?;
         // A log that is opened where it was closed has no rise to tell of.
-        let complete = group.offsets().high_watermark.offset();
-        observer.rose_to(complete);
-        drop(observer);
-        published.reached(complete).await?;
+        observer.rose_to(group.offsets().high_watermark.offset());
         Ok(Arc::new(Self {
+            node: options.node_id,
             group,
             published,
             commands,
         }))
+    }
+
+    /// Waits until this node leads the group and its image has all that was committed before.
+    pub async fn wait_until_leading(&self) -> Result<(), MetadataError> {
+        self.group.wait_until_ready().await?;
+        let complete = self.group.offsets().high_watermark.offset();
+        self.published.reached(complete).await?;
+        Ok(())
+    }
+
+    /// Waits for an image that has everything below `offset`.
+    pub async fn wait_for(&self, offset: Offset) -> Result<Arc<MetadataImage>, MetadataError> {
+        self.published.reached(offset).await
+    }
+
+    /// The node that leads the metadata, as far as this one knows.
+    pub fn controller(&self) -> Option<NodeId> {
+        match self.group.leadership() {
+            Leadership::Leader { .. } => Some(self.node),
+            Leadership::Follower { leader, .. } => leader,
+            Leadership::Unknown => None,
+        }
+    }
+
+    /// Whether this node leads the metadata and carries out commands.
+    pub fn is_leading(&self) -> bool {
+        self.group.leadership().is_ready_leader()
     }
 
     /// The latest image.
@@ -271,26 +325,37 @@ impl MetadataService {
         &self.group
     }
 
-    /// Decides on the latest image, writes the records if there are any, and returns the value once
-    /// they are committed and in the image.
+    /// On the leader: decides on the latest image, writes the records if there are any, and returns
+    /// the value once they are committed and in the image. Elsewhere an error that names the leader.
     pub async fn run<T: Send + 'static>(
         &self,
         command: impl FnOnce(&MetadataImage) -> (Vec<MetadataRecord>, T) + Send + 'static,
     ) -> Result<Done<T>, MetadataError> {
         let (finished, outcome) = oneshot::channel();
-        let command: Command = Box::new(move |image| {
-            let (records, value) = command(image);
-            let finish: Finish = Box::new(move |result| {
-                // A caller that has gone does not want to know.
-                let _ = finished.send(result.map(|offset| Done { value, offset }));
-            });
-            (records, finish)
+        // A caller that has gone does not want to know.
+        let command: Command = Box::new(move |image| match image {
+            Ok(image) => {
+                let (records, value) = command(image);
+                let finish: Finish = Box::new(move |result| {
+                    let _ = finished.send(result.map(|offset| Done { value, offset }));
+                });
+                Some((records, finish))
+            }
+            Err(error) => {
+                let _ = finished.send(Err(error));
+                None
+            }
         });
-        self.commands
-            .send(command)
+        let carried_out = async {
+            self.commands
+                .send(command)
+                .await
+                .map_err(|_| MetadataError::Stopped)?;
+            outcome.await.map_err(|_| MetadataError::Stopped)?
+        };
+        tokio::time::timeout(COMMAND_TIMEOUT, carried_out)
             .await
-            .map_err(|_| MetadataError::Stopped)?;
-        outcome.await.map_err(|_| MetadataError::Stopped)?
+            .unwrap_or(Err(MetadataError::TimedOut))
     }
 }
 
@@ -360,10 +425,23 @@ async fn carry_out(
     clock: Arc<dyn Clock>,
 ) {
     while let Some(command) = queue.recv().await {
-        let image = published.image.load_full();
-        let (records, finish) = command(&image);
+        let image = match image_to_decide_on(&group, &published).await {
+            Ok(image) => image,
+            Err(error) => {
+                command(Err(error));
+                continue;
+            }
+        };
+        let Some((records, finish)) = command(Ok(&image)) else {
+            continue;
+        };
         if records.is_empty() {
-            finish(Ok(image.next_offset()));
+            // Another leader may have changed by now what the answer rests on.
+            finish(if group.holds_lease() {
+                Ok(image.next_offset())
+            } else {
+                Err(not_controller(&group))
+            });
             continue;
         }
         let result = commit(&group, &published, &image, &records, &*clock).await;
@@ -372,6 +450,31 @@ async fn carry_out(
         }
         finish(result);
     }
+}
+
+fn not_controller(group: &Group) -> MetadataError {
+    let leader = match group.leadership() {
+        Leadership::Follower { leader, .. } => leader,
+        // It leads, and must not say so.
+        Leadership::Leader { .. } | Leadership::Unknown => None,
+    };
+    MetadataError::NotController { leader }
+}
+
+/// The image of everything that is committed, on the leader.
+async fn image_to_decide_on(
+    group: &Group,
+    published: &Published,
+) -> Result<Arc<MetadataImage>, MetadataError> {
+    if let Some(cause) = group.offline_cause() {
+        return Err(ProposeError::Offline(cause).into());
+    }
+    if !group.leadership().is_ready_leader() {
+        return Err(not_controller(group));
+    }
+    // A leader is ready once all that was committed in earlier terms is below its watermark.
+    let complete = group.offsets().high_watermark.offset();
+    published.reached(complete).await
 }
 
 async fn commit(
@@ -385,12 +488,15 @@ async fn commit(
     let header = BatchHeader::parse(&batch)?;
     replay::check_batch(image, &header, &batch)?;
     let (committed, outcome) = oneshot::channel();
-    group.propose(Proposal {
+    let proposal = Proposal {
         batch,
         header,
         appended: None,
         committed,
-    })?;
+    };
+    // If this node has led, lost and regained the lead since the image, records of another leader
+    // are in between.
+    group.propose_at(proposal, image.next_offset())?;
     let outcome = outcome.await.map_err(|_| MetadataError::Stopped)??;
     let offset = outcome.last_offset.plus(1);
     published.reached(offset).await?;

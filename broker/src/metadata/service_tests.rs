@@ -36,11 +36,13 @@ async fn start(dir: &Path) -> Node {
         node_id: NODE,
         log_dir: dir.to_path_buf(),
         voters: vec![NODE],
+        bootstrap: true,
         clock: Arc::new(ManualClock::starting_at(TimestampMs::new(1))),
     };
     let service = MetadataService::open(&raft, options)
         .await
         .expect("metadata opens");
+    service.wait_until_leading().await.expect("leads");
     Node {
         raft,
         health,
