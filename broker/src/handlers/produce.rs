@@ -33,8 +33,8 @@ use crate::handlers::leader_hint::{self, BrokerLookup, LeaderHint};
 use crate::partition::{AppendOptions, Appending, Partition, PartitionError};
 use crate::partitions::{LookupError, PartitionManager};
 
-/// First version whose answer carries the addresses of leaders (KIP-951).
-const FIRST_ENDPOINT_VERSION: i16 = 10;
+/// First version whose answer names leaders and their addresses (KIP-951).
+const FIRST_LEADER_VERSION: i16 = 10;
 /// First version that may carry zstd (KIP-110).
 const FIRST_ZSTD_VERSION: i16 = 7;
 /// First version that names topics by id (KIP-516).
@@ -198,17 +198,30 @@ async fn produce(
             }
         });
         let responses = join_all(topics).await;
-        // Older answers have no room for addresses (KIP-951).
-        let node_endpoints = if version >= FIRST_ENDPOINT_VERSION {
-            endpoints(&responses, &brokers)
-        } else {
-            Vec::new()
-        };
-        message!(ProduceResponse {
-            responses,
-            node_endpoints,
-        })
+        with_endpoints(responses, version, &brokers)
     }))
+}
+
+/// The answer, with the addresses of the leaders that it names. Older versions have no room for
+/// either (KIP-951): their clients ask for metadata.
+fn with_endpoints(
+    mut responses: Vec<TopicProduceResponse>,
+    version: i16,
+    brokers: &BrokerLookup,
+) -> ProduceResponse {
+    if version >= FIRST_LEADER_VERSION {
+        return message!(ProduceResponse {
+            node_endpoints: endpoints(&responses, brokers),
+            responses,
+        });
+    }
+    for row in responses
+        .iter_mut()
+        .flat_map(|topic| &mut topic.partition_responses)
+    {
+        row.current_leader = LeaderIdAndEpoch::default();
+    }
+    message!(ProduceResponse { responses })
 }
 
 /// Of a partition that is named twice the last batch counts, and there is one answer, as in Kafka.

@@ -1,4 +1,6 @@
+use odradek_protocol::ids::CorrelationId;
 use odradek_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use odradek_protocol::response::encode_message;
 
 use super::*;
 use crate::handlers::topic_view::BrokerView;
@@ -199,4 +201,28 @@ async fn a_batch_larger_than_a_segment_is_refused_however_large_messages_may_be(
     assert!(large.len() > 1_048_576);
     let response = answer(&fixture, 9, request(-1, vec![(0, Some(large))])).await;
     assert_eq!(rows(&response), [(0, ErrorCode::RecordListTooLarge, -1)]);
+}
+
+#[test]
+fn a_refusal_that_names_the_leader_can_be_encoded_at_every_version() {
+    for version in 3..=13 {
+        let mut row = refused(0, &Refusal::code(ErrorCode::NotLeaderOrFollower));
+        row.current_leader = message!(LeaderIdAndEpoch {
+            leader_id: 1,
+            leader_epoch: 7,
+        });
+        let mut topic = message!(TopicProduceResponse {
+            partition_responses: vec![row],
+        });
+        if version < FIRST_TOPIC_ID_VERSION {
+            topic.name = StrBytes::from("orders");
+        } else {
+            topic.topic_id = topic_id(1).into();
+        }
+        let answer = with_endpoints(vec![topic], version, &brokers());
+        let named = answer.node_endpoints.len();
+        assert_eq!(named, usize::from(version >= FIRST_LEADER_VERSION));
+        let encoded = encode_message(version, CorrelationId::new(1), &answer);
+        assert!(encoded.is_ok(), "v{version}: {encoded:?}");
+    }
 }
