@@ -450,6 +450,43 @@ async fn who_stalls_inside_a_frame_keeps_its_memory_only_until_others_need_it() 
 }
 
 #[tokio::test]
+async fn who_trickles_a_frame_keeps_its_memory_only_until_others_need_it() {
+    let options = ServerOptions {
+        stall_limit: Duration::from_millis(100),
+        ..options()
+    };
+    let budget = MemoryBudget::new(4 << 20, 4 << 20);
+    let fixture = start_with(options, limits(100, 100), budget).await;
+    let mut trickling = fixture.connect().await;
+    trickling.set_nodelay(true).expect("a socket");
+    let large = frame(1, &vec![0; 3 << 20]);
+    let start = 100;
+    trickling.write_all(&large[..start]).await.expect("sent");
+    fixture
+        .until("its memory is reserved", |fixture| {
+            fixture.budget.request_bytes_in_use() > 0
+        })
+        .await;
+    // Never silent for as long as the stall limit, and never done.
+    let trickle = tokio::spawn(async move {
+        for byte in &large[start..] {
+            if trickling.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let mut sending = fixture.connect().await;
+    sending
+        .write_all(&frame(2, &vec![0; 2 << 20]))
+        .await
+        .expect("sent");
+    let reply = tokio::time::timeout(Duration::from_secs(10), read_reply(&mut sending)).await;
+    assert_eq!(reply, Ok(Some((2, 4))));
+    trickle.await.expect("its connection was closed");
+}
+
+#[tokio::test]
 async fn idle_connections_are_closed_and_busy_ones_are_not() {
     let fixture = start(ServerOptions {
         max_idle: Some(Duration::from_millis(150)),

@@ -7,7 +7,8 @@
 
 use bytes::{Bytes, BytesMut};
 use odradek_protocol::batch::{
-    BatchError, BatchHeader, BatchOrigin, BatchSummary, TimestampType, restamp, validate_batch,
+    BatchError, BatchHeader, BatchOrigin, BatchSummary, TimestampType, ValidationLimits, restamp,
+    validate_batch,
 };
 use odradek_protocol::compression::{Compression, compress, decompress_capped};
 use odradek_protocol::ids::TimestampMs;
@@ -26,18 +27,19 @@ pub struct PreparedBatch {
     pub log_append_time: Option<TimestampMs>,
 }
 
-/// Compressed batches from this size on are validated where they hold up nobody: they can expand
-/// to thousands of times their size.
-const LARGE_COMPRESSED_BYTES: usize = 16 * 1024;
+/// Batches from this size on are expanded and compressed where they hold up nobody: they can
+/// expand to thousands of times their size.
+const LARGE_BYTES: usize = 16 * 1024;
 
 /// Runs `work` on `records` such that a worker thread of the runtime can be replaced while it
-/// expands a large compressed batch.
-fn off_the_runtime<T>(records: &[u8], work: impl FnOnce() -> T) -> T {
-    let is_compressed = BatchHeader::parse(records)
-        .is_ok_and(|header| !matches!(header.compression(), Ok(Compression::None)));
+/// expands or compresses a large batch.
+fn off_the_runtime<T>(records: &[u8], wanted: Option<Compression>, work: impl FnOnce() -> T) -> T {
+    let is_plain = BatchHeader::parse(records)
+        .is_ok_and(|header| matches!(header.compression(), Ok(Compression::None)));
+    let stays_plain = is_plain && matches!(wanted, None | Some(Compression::None));
     let has_workers = Handle::try_current()
         .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if records.len() >= LARGE_COMPRESSED_BYTES && is_compressed && has_workers {
+    if records.len() >= LARGE_BYTES && !stays_plain && has_workers {
         tokio::task::block_in_place(work)
     } else {
         work()
@@ -53,7 +55,18 @@ pub fn prepare(
     now: TimestampMs,
 ) -> Result<PreparedBatch, BatchError> {
     let limits = settings.limits(origin, zstd_allowed, now);
-    let summary = off_the_runtime(&records, || validate_batch(&records, &limits))?;
+    off_the_runtime(&records.clone(), settings.compression, || {
+        prepare_within(records, settings, origin, &limits)
+    })
+}
+
+fn prepare_within(
+    records: Bytes,
+    settings: &PartitionSettings,
+    origin: BatchOrigin,
+    limits: &ValidationLimits,
+) -> Result<PreparedBatch, BatchError> {
+    let summary = validate_batch(&records, limits)?;
     let mut bytes = records;
     let compression = summary.header.compression()?;
     match settings.compression {
@@ -118,4 +131,98 @@ fn recompress(
         timestamp_type,
         summary.max_timestamp,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use odradek_protocol::records::{BatchBuilder, NewRecord};
+
+    use super::*;
+    use crate::config::{BrokerConfig, Settings};
+
+    const NOW: TimestampMs = TimestampMs::new(1_700_000_000_000);
+
+    fn settings(compression: &str) -> PartitionSettings {
+        let own = [("compression.type".to_owned(), compression.to_owned())];
+        PartitionSettings::of_topic(&BrokerConfig::defaults(), "orders", &Settings::from(own))
+    }
+
+    /// Zeros by the megabyte, which gzip makes a thousandth of.
+    fn plain(megabytes: usize) -> Bytes {
+        let value = vec![0; 1 << 20];
+        let mut builder = BatchBuilder::new();
+        for _ in 0..megabytes {
+            builder.push(NewRecord {
+                timestamp: NOW,
+                key: None,
+                value: Some(&value),
+                headers: &[],
+            });
+        }
+        builder.build()
+    }
+
+    fn gzipped(megabytes: usize) -> Bytes {
+        let settings = PartitionSettings {
+            max_message_bytes: usize::MAX,
+            ..settings("gzip")
+        };
+        let prepared = prepare(plain(megabytes), &settings, BatchOrigin::Client, true, NOW);
+        prepared.expect("a good batch").bytes
+    }
+
+    /// How often another task of a runtime with one worker had its turn while `work` ran.
+    fn turns_of_another_task(work: impl FnOnce() + Send + 'static) -> u32 {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let turns = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&turns);
+        runtime.spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let during = runtime.spawn(async move {
+            let before = turns.load(Ordering::SeqCst);
+            work();
+            turns.load(Ordering::SeqCst) - before
+        });
+        let during = runtime.block_on(during).expect("no panic");
+        runtime.shutdown_background();
+        during
+    }
+
+    #[test]
+    fn a_large_compressed_batch_is_expanded_without_holding_up_the_runtime() {
+        let batch = gzipped(100);
+        assert!(batch.len() >= LARGE_BYTES, "{}", batch.len());
+        let turns = turns_of_another_task(move || {
+            let settings = settings("producer");
+            let prepared = prepare(batch, &settings, BatchOrigin::Client, true, NOW);
+            assert!(prepared.is_ok());
+        });
+        assert!(turns > 0, "nobody else had a turn");
+    }
+
+    #[test]
+    fn a_large_batch_is_compressed_without_holding_up_the_runtime() {
+        let batch = plain(50);
+        let turns = turns_of_another_task(move || {
+            let settings = PartitionSettings {
+                max_message_bytes: usize::MAX,
+                ..settings("gzip")
+            };
+            let prepared = prepare(batch, &settings, BatchOrigin::Client, true, NOW);
+            assert!(prepared.is_ok());
+        });
+        assert!(turns > 0, "nobody else had a turn");
+    }
 }
