@@ -68,9 +68,9 @@ pub async fn handle(
         return refused(ErrorCode::InvalidRequest);
     }
     if context.api_version >= FIRST_ADDRESSED_VERSION
-        && !is_meant_for(&context.broker.identity, &request)
+        && let Err(code) = check_address(&context.broker.identity, &request)
     {
-        return refused(ErrorCode::RebootstrapRequired);
+        return refused(code);
     }
     let image = context.broker.metadata.image();
     let last_offset = image.next_offset().get() - 1;
@@ -98,11 +98,20 @@ fn finalized(image: &MetadataImage) -> Vec<api_versions_response::FinalizedFeatu
 }
 
 /// Whether the client, if it says whom it means to reach, means this node of this cluster. An address
-/// that now belongs to somebody else sends it back to its bootstrap servers.
-fn is_meant_for(identity: &NodeIdentity, request: &ApiVersionsRequest) -> bool {
-    request.cluster_id.as_ref().is_none_or(|cluster_id| {
-        cluster_id.as_str() == identity.cluster_id && request.node_id == identity.node_id.get()
-    })
+/// that now belongs to somebody else sends it back to its bootstrap servers. It names both or neither
+/// (KIP-1242).
+fn check_address(identity: &NodeIdentity, request: &ApiVersionsRequest) -> Result<(), ErrorCode> {
+    const NO_NODE: i32 = -1;
+    match (&request.cluster_id, request.node_id) {
+        (None, NO_NODE) => Ok(()),
+        (None, _) | (Some(_), NO_NODE) => Err(ErrorCode::InvalidRequest),
+        (Some(cluster_id), node_id)
+            if cluster_id.as_str() == identity.cluster_id && node_id == identity.node_id.get() =>
+        {
+            Ok(())
+        }
+        (Some(_), _) => Err(ErrorCode::RebootstrapRequired),
+    }
 }
 
 /// The answer, in version 0, to a version of ApiVersions that is not known here: the versions of
@@ -146,13 +155,16 @@ mod tests {
                 cluster_id: cluster_id.map(Into::into),
                 node_id,
             });
-            is_meant_for(&identity, &request)
+            check_address(&identity, &request)
         };
-        assert!(meant(None, -1));
-        assert!(meant(None, 7));
-        assert!(meant(Some("ours"), 1));
-        assert!(!meant(Some("ours"), 2));
-        assert!(!meant(Some("theirs"), 1));
+        assert_eq!(meant(None, -1), Ok(()));
+        assert_eq!(meant(Some("ours"), 1), Ok(()));
+        let sent_back = Err(ErrorCode::RebootstrapRequired);
+        assert_eq!(meant(Some("ours"), 2), sent_back);
+        assert_eq!(meant(Some("theirs"), 1), sent_back);
+        let half = Err(ErrorCode::InvalidRequest);
+        assert_eq!(meant(Some("ours"), -1), half);
+        assert_eq!(meant(None, 1), half);
     }
 
     #[test]
