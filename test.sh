@@ -62,6 +62,8 @@ install_packages() {
     need kcat kcat
     need java default-jdk-headless
     need mvn maven
+    need python3 python3-venv
+    python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
     [ ${#missing[@]} -gt 0 ] || return 0
     mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)

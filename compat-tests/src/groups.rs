@@ -19,6 +19,7 @@ use kafka_protocol::messages::{
     FindCoordinatorRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse,
     LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
 };
+use kafka_protocol::protocol::StrBytes;
 
 use crate::requests::{topic_name, until_not_retriable};
 use crate::wire::{Wire, text};
@@ -156,6 +157,14 @@ pub fn offset_fetch(
         .with_topics(topics)
 }
 
+/// Waits until the coordinator of a group not only is found but answers.
+pub fn coordinator_is_up(wire: &mut Wire, group: &str) -> Result<()> {
+    find_coordinator(wire, group)?;
+    let fetch = offset_fetch(5, group, Some(&[]));
+    until_not_retriable(|| Ok(wire.call(5, &fetch)?), |answer| answer.error_code)?;
+    Ok(())
+}
+
 /// Waits until the coordinator of a group is found, as clients do before all else: on a fresh node that makes its topic.
 pub fn find_coordinator(wire: &mut Wire, group: &str) -> Result<()> {
     let request = FindCoordinatorRequest::default().with_key(text(group));
@@ -192,6 +201,7 @@ pub struct Member {
     wire: Wire,
     group: String,
     protocol: String,
+    instance: Option<StrBytes>,
     /// Its id.
     pub id: String,
     /// The id of the group's leader.
@@ -209,6 +219,7 @@ pub struct JoiningMember {
     wire: Wire,
     group: String,
     protocol: String,
+    instance: Option<StrBytes>,
     correlation_id: i32,
 }
 
@@ -227,6 +238,7 @@ impl JoiningMember {
             wire: self.wire,
             group: self.group,
             protocol: self.protocol,
+            instance: self.instance,
             id: String::new(),
             leader: String::new(),
             generation: 0,
@@ -284,6 +296,29 @@ impl Member {
             wire,
             group: group.to_owned(),
             protocol: protocol.to_owned(),
+            instance: None,
+            correlation_id,
+        })
+    }
+
+    /// Sends the join of a static member (KIP-345), which needs no member id.
+    pub fn start_static_join(
+        address: SocketAddr,
+        group: &str,
+        protocol: &str,
+        instance: &str,
+    ) -> Result<JoiningMember> {
+        let mut wire = Wire::connect(address)?;
+        find_coordinator(&mut wire, group)?;
+        let instance = Some(text(instance));
+        let request = join_request(JOIN_VERSION, group, "", protocol)
+            .with_group_instance_id(instance.clone());
+        let correlation_id = wire.send(JOIN_VERSION, &request)?;
+        Ok(JoiningMember {
+            wire,
+            group: group.to_owned(),
+            protocol: protocol.to_owned(),
+            instance,
             correlation_id,
         })
     }
@@ -308,7 +343,8 @@ impl Member {
 
     /// Joins again under its id.
     pub fn rejoin(&mut self) -> Result<()> {
-        let request = join_request(JOIN_VERSION, &self.group, &self.id, &self.protocol);
+        let request = join_request(JOIN_VERSION, &self.group, &self.id, &self.protocol)
+            .with_group_instance_id(self.instance.clone());
         let answer = self.wire.call(JOIN_VERSION, &request)?;
         ensure!(
             answer.error_code == 0,
@@ -332,7 +368,8 @@ impl Member {
             &self.id,
             &self.protocol,
             &assignments,
-        );
+        )
+        .with_group_instance_id(self.instance.clone());
         let correlation_id = self.wire.send(SYNC_VERSION, &request)?;
         self.finish_sync(correlation_id)
     }
@@ -346,7 +383,8 @@ impl Member {
             &self.id,
             &self.protocol,
             &[],
-        );
+        )
+        .with_group_instance_id(self.instance.clone());
         Ok(self.wire.send(SYNC_VERSION, &request)?)
     }
 
@@ -369,13 +407,15 @@ impl Member {
         let request = HeartbeatRequest::default()
             .with_group_id(GroupId(text(&self.group)))
             .with_generation_id(self.generation)
-            .with_member_id(text(&self.id));
+            .with_member_id(text(&self.id))
+            .with_group_instance_id(self.instance.clone());
         Ok(self.wire.call(HEARTBEAT_VERSION, &request)?.error_code)
     }
 
     /// Commits offsets; the error codes of the rows.
     pub fn commit(&mut self, rows: &[(&str, i32, i64)]) -> Result<Vec<i16>> {
-        let request = offset_commit(COMMIT_VERSION, &self.group, self.generation, &self.id, rows);
+        let request = offset_commit(COMMIT_VERSION, &self.group, self.generation, &self.id, rows)
+            .with_group_instance_id(self.instance.clone());
         let answer = self.wire.call(COMMIT_VERSION, &request)?;
         Ok(answer
             .topics
@@ -387,7 +427,9 @@ impl Member {
 
     /// Leaves the group; the error code.
     pub fn leave(&mut self) -> Result<i16> {
-        let member = MemberIdentity::default().with_member_id(text(&self.id));
+        let member = MemberIdentity::default()
+            .with_member_id(text(&self.id))
+            .with_group_instance_id(self.instance.clone());
         let request = LeaveGroupRequest::default()
             .with_group_id(GroupId(text(&self.group)))
             .with_members(vec![member]);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::cache::cache_directory;
 use crate::ports::free_port;
 use crate::process::{Output, Process, run};
 use crate::requests::init_producer_id;
@@ -26,14 +27,7 @@ const TOOL_PATIENCE: Duration = Duration::from_secs(120);
 pub fn libs() -> Result<PathBuf> {
     let path = match std::env::var_os("ODRADEK_KAFKA_LIBS") {
         Some(path) => PathBuf::from(path),
-        None => {
-            let cache = match std::env::var_os("XDG_CACHE_HOME") {
-                Some(path) => PathBuf::from(path),
-                None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?)
-                    .join(".cache"),
-            };
-            cache.join(format!("odradek/kafka-{VERSION}/libs"))
-        }
+        None => cache_directory()?.join(format!("kafka-{VERSION}/libs")),
     };
     ensure!(
         path.join(format!("kafka-clients-{VERSION}.jar")).exists(),

@@ -2,8 +2,9 @@
 //!
 //! A harness starts real brokers on free ports with fresh directories ([`broker`]), starts Apache Kafka the same way
 //! ([`kafka`]), and speaks to either through a plain socket with a codec that Odradek does not use ([`wire`],
-//! [`batches`]), through kcat ([`kcat`]) and through Kafka's own command-line tools ([`kafka`]). The same script can be
-//! played to both and the answers compared field by field ([`transcript`]).
+//! [`batches`]), through kcat ([`kcat`]), Python ([`python`]) and through Kafka's own command-line tools ([`kafka`]). The same script can be
+//! played to both and the answers compared field by field ([`transcript`]); versions that the codec does not know yet go
+//! through Kafka's own message definitions ([`schema`]).
 //!
 //! Invariants: nothing here links a crate of Odradek; every wait has a deadline; every process that was started ends
 //! with the test that started it, even if that test is killed; a failing test shows the broker's log.
@@ -11,8 +12,11 @@
 pub mod batches;
 pub mod bench;
 pub mod broker;
+pub mod cache;
+pub mod compared;
 pub mod forgetful;
 pub mod groups;
+pub mod jar;
 pub mod kafka;
 pub mod kcat;
 pub mod known;
@@ -20,7 +24,9 @@ pub mod loss;
 pub mod ports;
 pub mod power;
 pub mod process;
+pub mod python;
 pub mod requests;
+pub mod schema;
 pub mod server;
 pub mod transcript;
 pub mod tree;

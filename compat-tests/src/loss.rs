@@ -16,6 +16,7 @@ use bytes::Bytes;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use kafka_protocol::messages::{CreateTopicsRequest, FetchRequest, ProduceRequest, TopicName};
 use kafka_protocol::records::RecordBatchDecoder;
 use rand::rngs::StdRng;
@@ -97,16 +98,21 @@ pub fn produce_one(
     .build()?;
     let request = produce_request(topic, partition, batch);
     let correlation_id = wire.send(PRODUCE_VERSION, &request)?;
-    let answer = wire.receive::<ProduceRequest>(PRODUCE_VERSION, correlation_id)?;
-    let partition = answer
-        .responses
-        .first()
-        .and_then(|topic| topic.partition_responses.first())
-        .context("an answer without a partition")?;
+    let partition = receive_produced(wire, correlation_id)?;
     Ok(match partition.error_code {
         0 => Ok(partition.base_offset),
         code => Err(code),
     })
+}
+
+/// The one partition of the answer to a Produce request.
+fn receive_produced(wire: &mut Wire, correlation_id: i32) -> Result<PartitionProduceResponse> {
+    let answer = wire.receive::<ProduceRequest>(PRODUCE_VERSION, correlation_id)?;
+    let mut partitions = answer
+        .responses
+        .into_iter()
+        .flat_map(|topic| topic.partition_responses);
+    partitions.next().context("an answer without a partition")
 }
 
 fn produce_request(topic: &str, partition: i32, batch: Bytes) -> ProduceRequest {
@@ -243,12 +249,7 @@ impl Producer {
     }
 
     fn receive(&mut self, wire: &mut Wire, sent: InFlight) -> Result<()> {
-        let answer = wire.receive::<ProduceRequest>(PRODUCE_VERSION, sent.correlation_id)?;
-        let partition = answer
-            .responses
-            .first()
-            .and_then(|topic| topic.partition_responses.first())
-            .context("an answer without a partition")?;
+        let partition = receive_produced(wire, sent.correlation_id)?;
         ensure!(
             partition.error_code == 0,
             "produce: error {}",

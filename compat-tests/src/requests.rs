@@ -117,6 +117,18 @@ pub fn wait_for_leaders(wire: &mut Wire, topic: &Topic, partitions: i32) -> Resu
     }
 }
 
+/// Waits until no partition of a topic says any more that it is still being made. A leader in Metadata is not enough:
+/// Kafka names it before it has its log.
+pub fn wait_until_all_answer(wire: &mut Wire, name: &str, partitions: i32) -> Result<()> {
+    let topic = Topic::missing(name);
+    let deadline = Instant::now() + PATIENCE;
+    while !all_answer(wire, &topic, partitions)? {
+        ensure!(Instant::now() < deadline, "{name} is not led");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 fn all_answer(wire: &mut Wire, topic: &Topic, partitions: i32) -> Result<bool> {
     let mut request = list_offsets_request(9, topic, 0, EARLIEST);
     for row in &mut request.topics {

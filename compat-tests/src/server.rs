@@ -11,6 +11,7 @@ use anyhow::Result;
 use crate::broker::Broker;
 use crate::kafka::Kafka;
 use crate::process::Process;
+use crate::requests::{Topic, create_topic};
 use crate::wire::Wire;
 
 /// Whether Kafka stands in for Odradek.
@@ -49,6 +50,24 @@ impl Server {
                     .start()?,
             )
         }))
+    }
+
+    /// Starts one with the harness's defaults, and connects to it.
+    pub fn connected() -> Result<(Self, Wire)> {
+        let server = Self::start()?;
+        let wire = server.connect()?;
+        Ok((server, wire))
+    }
+
+    /// The same with a topic.
+    pub fn with_topic(
+        name: &str,
+        partitions: i32,
+        configs: &[(&str, &str)],
+    ) -> Result<(Self, Wire, Topic)> {
+        let (server, mut wire) = Self::connected()?;
+        let topic = create_topic(&mut wire, name, partitions, configs)?;
+        Ok((server, wire, topic))
     }
 
     /// Where it listens.

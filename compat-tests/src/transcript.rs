@@ -5,20 +5,22 @@
 //! failure too.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, FetchResponse};
 use kafka_protocol::protocol::Request;
 
+use crate::compared::COMPARED;
 use crate::kafka::Kafka;
 use crate::known::{Differences, KNOWN, Known};
-use crate::requests::batches_of;
+use crate::requests::{Topic, batches_of};
+use crate::schema::Schema;
 use crate::server::{Server, kafka_instead};
 use crate::tree::Node;
 use crate::wire::{Wire, WireError, text};
@@ -62,6 +64,8 @@ pub struct Probe {
     wire: Option<Wire>,
     steps: Vec<Step>,
     served: Served,
+    topics: Vec<Topic>,
+    sent: BTreeSet<(i16, i16)>,
     masks: Vec<(String, &'static str)>,
     sorts: Vec<(String, &'static str)>,
     left_out: Vec<(String, &'static str)>,
@@ -75,6 +79,8 @@ impl Probe {
             served,
             wire: None,
             steps: Vec::new(),
+            topics: Vec::new(),
+            sent: BTreeSet::new(),
             masks: Vec::new(),
             sorts: Vec::new(),
             left_out: Vec::new(),
@@ -96,10 +102,16 @@ impl Probe {
         self.left_out.push((path.to_owned(), name));
     }
 
-    /// The versions of an API that are compared: those that Odradek serves and the codec knows.
+    /// Remembers a topic: versions that name topics by id alone get its id where a script gives its name, and its id
+    /// in answers is written down as its name.
+    pub fn remember(&mut self, topic: &Topic) {
+        self.topics.push(topic.clone());
+    }
+
+    /// The versions of an API that are compared: those that Odradek serves and answers.
     pub fn versions<R: Request>(&self) -> std::ops::RangeInclusive<i16> {
         match self.served.get(&R::KEY) {
-            Some(&(min, max)) => min.max(R::VERSIONS.min)..=max.min(R::VERSIONS.max),
+            Some(&(min, max)) => min.max(R::VERSIONS.min)..=max,
             // An empty range: nothing to compare.
             #[allow(clippy::reversed_empty_ranges)]
             None => 1..=0,
@@ -142,8 +154,9 @@ impl Probe {
         self.address
     }
 
-    /// Asks, writes the answer down, and gives it back if there was one.
-    pub fn ask<R: Request>(
+    /// Asks, writes the answer down, and gives it back if there was one. At a version that the codec does not know,
+    /// Kafka's own definitions take its place, and the answer is written down only.
+    pub fn ask<R: Request + Debug>(
         &mut self,
         label: &str,
         version: i16,
@@ -152,6 +165,15 @@ impl Probe {
     where
         R::Response: Debug + 'static,
     {
+        if version > R::VERSIONS.max {
+            let api = api_name(R::KEY);
+            let mut message = Node::of(request)?;
+            if Schema::request(&api)?.mentions("topic_id", version) {
+                self.name_topics_by_id(&mut message);
+            }
+            self.ask_message(label, &api, version, &message)?;
+            return Ok(None);
+        }
         let begun = Instant::now();
         let answer = self.wire()?.call(version, request);
         if begun.elapsed() > SLOW {
@@ -165,8 +187,92 @@ impl Probe {
         self.write_down::<R>(label, version, answer)
     }
 
+    /// Asks with a message in the shape of Kafka's definitions, and writes the answer down; fields that the message
+    /// does not have are their defaults.
+    pub fn ask_message(
+        &mut self,
+        label: &str,
+        api: &str,
+        version: i16,
+        message: &Node,
+    ) -> Result<()> {
+        let (request, response) = (Schema::request(api)?, Schema::response(api)?);
+        let header_version = if request.is_flexible(version) { 2 } else { 1 };
+        let body = request.encode(message, version)?;
+        let key = request.api_key();
+        let is_flexible = response.is_flexible(version) && key != ApiKey::ApiVersions as i16;
+        let wire = self.wire()?;
+        let answer = wire
+            .send_body(key, version, header_version, &body)
+            .and_then(|correlation_id| {
+                let mut frame = wire.receive_frame()?;
+                let undecodable = |what: String| WireError::Undecodable(what);
+                let got = frame
+                    .try_get_i32()
+                    .map_err(|e| undecodable(e.to_string()))?;
+                if got != correlation_id {
+                    return Err(WireError::Correlation {
+                        want: correlation_id,
+                        got,
+                    });
+                }
+                if is_flexible && frame.try_get_u8().ok() != Some(0) {
+                    return Err(undecodable("tags in the header".to_owned()));
+                }
+                response
+                    .decode(frame, version)
+                    .map_err(|e| undecodable(format!("{e:#}")))
+            });
+        let node = match answer {
+            Ok(node) => self.normalized(node),
+            Err(error) => self.failed(&error),
+        };
+        self.push_step(label, key, version, node);
+        Ok(())
+    }
+
+    /// Asks with any body under a header of version 1 and writes down whether the connection ends over it.
+    pub fn ask_refused(
+        &mut self,
+        label: &str,
+        key: ApiKey,
+        version: i16,
+        body: &[u8],
+    ) -> Result<()> {
+        let wire = self.wire()?;
+        let is_closed = wire
+            .send_body(key as i16, version, 1, body)
+            .map(|_| wire.is_closed_by_peer());
+        self.wire = None;
+        let node = Node::of(&is_closed?)?;
+        self.push_step(label, key as i16, version, node);
+        Ok(())
+    }
+
+    /// Where a struct has a name, an id beside it.
+    fn name_topics_by_id(&self, message: &mut Node) {
+        message.visit(&mut |_, node| {
+            let Some(Node::Atom(name)) = node.field("name") else {
+                return;
+            };
+            let id = self
+                .topics
+                .iter()
+                .find(|topic| format!("{:?}", topic.name) == *name)
+                .map_or(Topic::missing("").id, |topic| topic.id);
+            if let Node::Struct(fields) = node {
+                fields.retain(|(name, _)| name != "topic_id");
+                fields.push(("topic_id".to_owned(), Node::atom(id.to_string())));
+            }
+        });
+    }
+
     /// Asks at every version that is compared.
-    pub fn ask_each<R: Request>(&mut self, label: &str, request: impl Fn(i16) -> R) -> Result<()>
+    pub fn ask_each<R: Request + Debug>(
+        &mut self,
+        label: &str,
+        request: impl Fn(i16) -> R,
+    ) -> Result<()>
     where
         R::Response: Debug + 'static,
     {
@@ -220,21 +326,27 @@ impl Probe {
                 (self.normalized(node), Some(response))
             }
             Err(WireError::Unencodable(reason)) => anyhow::bail!("{label} v{version}: {reason}"),
-            Err(error) => {
-                // A connection after a failure is in an unknown state.
-                self.wire = None;
-                (Node::atom(format!("<{error}>")), None)
-            }
+            Err(error) => (self.failed(&error), None),
         };
-        let api =
-            ApiKey::try_from(R::KEY).map_or_else(|()| R::KEY.to_string(), |key| format!("{key:?}"));
+        self.push_step(label, R::KEY, version, node);
+        Ok(value)
+    }
+
+    /// What is written down in place of an answer.
+    fn failed(&mut self, error: &WireError) -> Node {
+        // A connection after a failure is in an unknown state.
+        self.wire = None;
+        Node::atom(format!("<{error}>"))
+    }
+
+    fn push_step(&mut self, label: &str, key: i16, version: i16, answer: Node) {
+        self.sent.insert((key, version));
         self.steps.push(Step {
             label: label.to_owned(),
-            api,
+            api: api_name(key),
             version,
-            answer: node,
+            answer,
         });
-        Ok(value)
     }
 
     fn normalized(&self, mut node: Node) -> Node {
@@ -247,7 +359,10 @@ impl Probe {
             if let Node::Atom(text) = node {
                 let absent = matches!(text.as_str(), "None" | "-1" | "\"\"")
                     || text == "00000000-0000-0000-0000-000000000000";
-                if let Some((_, stand_in)) = STAND_INS.iter().find(|(field, _)| *field == name)
+                if let Some(topic) = self.topics.iter().find(|t| t.id.to_string() == *text) {
+                    *text = format!("<id of {}>", topic.name);
+                } else if let Some((_, stand_in)) =
+                    STAND_INS.iter().find(|(field, _)| *field == name)
                     && !absent
                 {
                     *text = (*stand_in).to_owned();
@@ -283,10 +398,22 @@ impl Probe {
         node
     }
 
-    /// What was written down.
-    pub fn into_steps(self) -> Vec<Step> {
-        self.steps
+    /// Writes down a part of an answer that was got with [`Self::prepare`].
+    pub fn note_answer<R: Request>(
+        &mut self,
+        label: &str,
+        version: i16,
+        what: impl Debug,
+    ) -> Result<()> {
+        let answer = self.normalized(Node::of(&what)?);
+        self.push_step(label, R::KEY, version, answer);
+        Ok(())
     }
+}
+
+/// Kafka's name for an API.
+fn api_name(key: i16) -> String {
+    ApiKey::try_from(key).map_or_else(|()| key.to_string(), |key| format!("{key:?}"))
 }
 
 /// Leader epochs stand in the headers of batches, too.
@@ -356,10 +483,10 @@ fn pair() -> Result<&'static Pair> {
 /// Plays `script` to Odradek and to Kafka and fails on every difference that [`KNOWN`] does not list for `case`.
 pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> Result<()> {
     let pair = pair()?;
-    let play = |address| -> Result<Vec<Step>> {
+    let play = |address| -> Result<Probe> {
         let mut probe = Probe::new(address, pair.served.clone());
         script(&mut probe)?;
-        Ok(probe.into_steps())
+        Ok(probe)
     };
     let (ours, theirs) = std::thread::scope(|scope| {
         let theirs = scope.spawn(|| play(pair.kafka.address()));
@@ -370,6 +497,18 @@ pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> 
         .context("the script panicked")?
         .context("while Kafka was asked")?;
     let ours = ours.context("while Odradek was asked")?;
+    for row in COMPARED.iter().filter(|row| row.case == case) {
+        let missing: Vec<i16> = row
+            .versions()
+            .filter(|version| !ours.sent.contains(&(row.api as i16, *version)))
+            .collect();
+        if !missing.is_empty() {
+            bail!(
+                "{case} is listed as comparing {:?} v{missing:?}, and does not",
+                row.api
+            );
+        }
+    }
     // Kafka beside itself shows whether a script gets the same answers twice at all.
     let known = if kafka_instead() {
         Vec::new()
@@ -380,7 +519,7 @@ pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> 
             .filter(|known| known.case == case)
             .collect()
     };
-    let report = report(known, &ours, &theirs);
+    let report = report(known, &ours.steps, &theirs.steps);
     if !report.is_empty() {
         bail!("{case}: Odradek and Kafka differ\n{report}");
     }

@@ -31,6 +31,11 @@ impl Node {
         Self::Atom(text.into())
     }
 
+    /// An atom that stands for this text, quoted as `Debug` does it.
+    pub fn text(text: &str) -> Self {
+        Self::Atom(format!("{text:?}"))
+    }
+
     /// Calls `change` with each node and its path, such as `topics[].partitions[].error_code`, parents first.
     pub fn visit(&mut self, change: &mut impl FnMut(&str, &mut Node)) {
         self.visit_below(&mut String::new(), change);
@@ -78,6 +83,12 @@ impl Node {
         compare(self, other, "", &mut found);
         found
     }
+}
+
+/// A struct of named fields.
+pub fn fields(fields: &[(&str, Node)]) -> Node {
+    let own = |(name, value): &(&str, Node)| ((*name).to_owned(), value.clone());
+    Node::Struct(fields.iter().map(own).collect())
 }
 
 impl fmt::Display for Node {

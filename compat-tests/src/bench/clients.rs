@@ -7,20 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::cache::cache_directory;
 use crate::kafka;
 use crate::process::run;
 
 /// How long one client run may take.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Where slow builds are kept between runs: `${XDG_CACHE_HOME:-~/.cache}/odradek`.
-fn cache_directory() -> Result<PathBuf> {
-    let base = match std::env::var_os("XDG_CACHE_HOME") {
-        Some(path) => PathBuf::from(path),
-        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
-    };
-    Ok(base.join("odradek"))
-}
 
 /// The `rdkafka_performance` program, built if it is not in the cache.
 pub fn rdkafka_performance() -> Result<PathBuf> {

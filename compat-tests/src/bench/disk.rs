@@ -14,6 +14,8 @@ pub struct DiskLimits {
     pub sequential_mb_per_second: f64,
     /// Median time of an fdatasync after 4 KiB of appended data.
     pub fdatasync_p50: Duration,
+    /// 99th percentile of the same.
+    pub fdatasync_p99: Duration,
 }
 
 /// Writes and removes a file of `bytes`, so that the page cache's memory is there before a run. In
@@ -34,6 +36,7 @@ pub fn touch_page_cache(directory: &Path, bytes: u64) -> Result<()> {
 pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
     const CHUNK_BYTES: usize = 1 << 20;
     const SYNC_EVERY_BYTES: u64 = 8 << 20;
+    const SYNCS: usize = 2_000;
     let path = directory.join("disk-limits");
     let chunk = vec![0x5a; CHUNK_BYTES];
 
@@ -53,8 +56,8 @@ pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
     let seconds = started.elapsed().as_secs_f64();
 
     let mut file = File::create(&path)?;
-    let mut times = Vec::with_capacity(200);
-    for _ in 0..200 {
+    let mut times = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
         file.write_all(&chunk[..4096])?;
         let started = Instant::now();
         file.sync_data()?;
@@ -64,6 +67,7 @@ pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
     times.sort_unstable();
     Ok(DiskLimits {
         sequential_mb_per_second: written as f64 / 1e6 / seconds,
-        fdatasync_p50: times[times.len() / 2],
+        fdatasync_p50: times[SYNCS / 2],
+        fdatasync_p99: times[SYNCS * 99 / 100],
     })
 }

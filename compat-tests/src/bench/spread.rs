@@ -7,13 +7,15 @@ use std::net::TcpStream;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{ApiKey, ProduceRequest, ProduceResponse, RequestHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 
 use crate::batches::{BatchSpec, RecordSpec};
+use crate::requests::wait_until_all_answer;
+use crate::wire::Wire;
 
 const PRODUCE_VERSION: i16 = 9;
 const RECORD_BYTES: usize = 1024;
@@ -49,6 +51,8 @@ pub struct SpreadResult {
 impl Spread {
     /// Sends the load and waits for every acknowledgement; any error is a failure.
     pub fn run(&self) -> Result<SpreadResult> {
+        let mut wire = Wire::connect(self.bootstrap.parse()?)?;
+        wait_until_all_answer(&mut wire, &self.topic, self.partitions)?;
         let start = Instant::now() + Duration::from_millis(50);
         let threads: Vec<_> = (0..self.connections)
             .map(|connection| {
@@ -99,8 +103,10 @@ impl Spread {
             }
             let mut frame = frames[sequence as usize % frames.len()].clone();
             frame[8..12].copy_from_slice(&sequence.to_be_bytes());
-            due_sender.send(due).context("the reader is gone")?;
-            writer.write_all(&frame)?;
+            // A reader that has ended, or a connection that is closed: the reader knows why.
+            if due_sender.send(due).is_err() || writer.write_all(&frame).is_err() {
+                break;
+            }
         }
         drop(due_sender);
         answers

@@ -315,3 +315,25 @@ fn librdkafka_administers_topics_and_configs() -> Result<()> {
         Ok(())
     })
 }
+
+/// The lines of the README, as they stand but for the address.
+#[test]
+fn python_runs_what_the_readme_says() -> Result<()> {
+    let server = Server::start()?;
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"))?;
+    let script = readme
+        .split("```python\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .context("no Python in the README")?
+        .replace("127.0.0.1:9092", &server.bootstrap());
+    for offsets in [0..1, 1..2] {
+        let output = compat_tests::python::run_script(&script)?;
+        ensure!(output.success, "{}", output.both());
+        let wanted: String = offsets
+            .map(|offset| format!("0 {offset} b'order-1' b'paid'\n"))
+            .collect();
+        assert_eq!(output.stdout, wanted, "{}", output.both());
+    }
+    Ok(())
+}

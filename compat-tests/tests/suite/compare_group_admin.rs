@@ -83,7 +83,8 @@ fn list_groups() -> Result<()> {
                     .iter()
                     .filter(|group| group.group_id.0 == text("listed"))
                     .collect();
-                probe.note(&format!("{label} v{version}"), (answer.error_code, &rows))?;
+                let what = (answer.error_code, &rows);
+                probe.note_answer::<ListGroupsRequest>(label, version, what)?;
             }
         }
         Ok(())

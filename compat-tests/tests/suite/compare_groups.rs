@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use compat_tests::groups::{
-    Member, committed, join_request, offset_commit, offset_fetch, sync_request,
+    Member, committed, coordinator_is_up, join_request, offset_commit, offset_fetch, sync_request,
 };
-use compat_tests::requests::{create_topic, until_not_retriable};
-use compat_tests::transcript::{Probe, compare};
+use compat_tests::requests::create_topic;
+use compat_tests::transcript::compare;
 use compat_tests::wire::text;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::{
@@ -14,20 +14,10 @@ use kafka_protocol::messages::{
     OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 
-/// Waits until the coordinator of a group answers: on a fresh node its topic must be made first.
-fn coordinator_is_up(probe: &mut Probe, group: &str) -> Result<()> {
-    let wire = probe.wire()?;
-    let find = FindCoordinatorRequest::default().with_key(text(group));
-    until_not_retriable(|| Ok(wire.call(3, &find)?), |answer| answer.error_code)?;
-    let fetch = offset_fetch(5, group, Some(&[]));
-    until_not_retriable(|| Ok(wire.call(5, &fetch)?), |answer| answer.error_code)?;
-    Ok(())
-}
-
 #[test]
 fn find_coordinator() -> Result<()> {
     compare("find_coordinator", |probe| {
-        coordinator_is_up(probe, "find-coordinator")?;
+        coordinator_is_up(probe.wire()?, "find-coordinator")?;
         for (label, key, key_type) in [
             ("a group", "find-coordinator", 0),
             ("an empty group", "", 0),
@@ -63,7 +53,7 @@ fn one_member_from_join_to_leave() -> Result<()> {
         probe.mask("members[].member_id");
         for version in probe.versions::<JoinGroupRequest>() {
             let group = format!("one-member-v{version}");
-            coordinator_is_up(probe, &group)?;
+            coordinator_is_up(probe.wire()?, &group)?;
             let answer = probe
                 .ask("join", version, &join_request(version, &group, "", "range"))?
                 .context("no answer")?;
@@ -162,7 +152,7 @@ fn joins_that_are_refused() -> Result<()> {
     compare("joins_that_are_refused", |probe| {
         for version in probe.versions::<JoinGroupRequest>() {
             let group = format!("join-refused-v{version}");
-            coordinator_is_up(probe, &group)?;
+            coordinator_is_up(probe.wire()?, &group)?;
             let good = || join_request(version, &group, "", "range");
             probe.ask(
                 "an empty group",
@@ -209,7 +199,7 @@ fn joins_that_are_refused() -> Result<()> {
 fn two_members_rebalance() -> Result<()> {
     compare("two_members_rebalance", |probe| {
         let group = "two-members";
-        coordinator_is_up(probe, group)?;
+        coordinator_is_up(probe.wire()?, group)?;
         let mut first = Member::join(probe.address(), group, "range")?;
         first.sync(&[(&first.id.clone(), b"everything")])?;
         probe.note("assignment", &first.assignment)?;
@@ -256,13 +246,14 @@ fn two_members_rebalance() -> Result<()> {
 fn offsets_without_a_group_membership() -> Result<()> {
     compare("offsets_without_a_group_membership", |probe| {
         for name in ["offsets-z", "offsets-a", "offsets-m"] {
-            create_topic(probe.wire()?, name, 2, &[])?;
+            let topic = create_topic(probe.wire()?, name, 2, &[])?;
+            probe.remember(&topic);
         }
         // Kafka answers the rows that it refuses first.
         probe.sort("topics", "name");
         for version in probe.versions::<OffsetCommitRequest>() {
             let group = format!("plain-offsets-v{version}");
-            coordinator_is_up(probe, &group)?;
+            coordinator_is_up(probe.wire()?, &group)?;
             let rows = [
                 ("offsets-z", 0, 5),
                 ("offsets-a", 1, 7),
@@ -347,9 +338,10 @@ fn offsets_without_a_group_membership() -> Result<()> {
 #[test]
 fn offset_fetch_of_what_was_never_committed() -> Result<()> {
     compare("offset_fetch_of_what_was_never_committed", |probe| {
-        create_topic(probe.wire()?, "never-committed", 2, &[])?;
+        let topic = create_topic(probe.wire()?, "never-committed", 2, &[])?;
+        probe.remember(&topic);
         let group = "offset-fetch";
-        coordinator_is_up(probe, group)?;
+        coordinator_is_up(probe.wire()?, group)?;
         probe.prepare(
             8,
             &offset_commit(8, group, -1, "", &[("never-committed", 0, 5)]),
@@ -394,10 +386,11 @@ fn offset_fetch_of_what_was_never_committed() -> Result<()> {
 #[test]
 fn commits_of_members() -> Result<()> {
     compare("commits_of_members", |probe| {
-        create_topic(probe.wire()?, "member-commits", 1, &[])?;
+        let topic = create_topic(probe.wire()?, "member-commits", 1, &[])?;
+        probe.remember(&topic);
         for version in probe.versions::<OffsetCommitRequest>() {
             let group = format!("member-commits-v{version}");
-            coordinator_is_up(probe, &group)?;
+            coordinator_is_up(probe.wire()?, &group)?;
             let mut member = Member::join(probe.address(), &group, "range")?;
             let rows = [("member-commits", 0, 3)];
             let commit =
@@ -433,7 +426,7 @@ fn commits_of_members() -> Result<()> {
 fn requests_to_groups_that_nobody_joined() -> Result<()> {
     compare("requests_to_groups_that_nobody_joined", |probe| {
         let group = "nobody-joined";
-        coordinator_is_up(probe, group)?;
+        coordinator_is_up(probe.wire()?, group)?;
         probe.ask_each("heartbeat", |_| {
             HeartbeatRequest::default()
                 .with_group_id(GroupId(text(group)))

@@ -1,8 +1,9 @@
 //! ApiVersions, Metadata, DescribeTopicPartitions and DescribeCluster, compared with Kafka.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use compat_tests::requests::{Topic, create_topic, topic_name};
 use compat_tests::transcript::compare;
+use compat_tests::tree::{Node, fields};
 use compat_tests::wire::text;
 use kafka_protocol::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
@@ -33,6 +34,40 @@ fn api_versions() -> Result<()> {
             }
             request
         })
+    })
+}
+
+/// From version 5 on a client says which cluster and node it means (KIP-1242).
+#[test]
+fn api_versions_of_a_cluster_that_is_meant() -> Result<()> {
+    compare("api_versions_of_a_cluster_that_is_meant", |probe| {
+        probe.mask("api_keys");
+        probe.mask("supported_features");
+        probe.mask("finalized_features");
+        probe.mask("finalized_features_epoch");
+        let cluster = probe.wire()?.metadata_of_everything()?.cluster_id;
+        let cluster = cluster.context("no cluster id")?.to_string();
+        for (label, cluster, node) in [
+            ("the right cluster and node", Some(cluster.as_str()), 1),
+            ("the right cluster, no node", Some(&cluster), -1),
+            ("the right cluster, another node", Some(&cluster), 7),
+            ("another cluster, the right node", Some("another"), 1),
+            ("another cluster, no node", Some("another"), -1),
+            ("another cluster, another node", Some("another"), 7),
+            ("an empty cluster, the right node", Some(""), 1),
+            ("no cluster, the right node", None, 1),
+            ("no cluster, another node", None, 7),
+            ("no cluster, an impossible node", None, -2),
+        ] {
+            let message = fields(&[
+                ("client_software_name", Node::text("odradek-tests")),
+                ("client_software_version", Node::text("1.0")),
+                ("cluster_id", cluster.map_or(Node::atom("None"), Node::text)),
+                ("node_id", Node::atom(node.to_string())),
+            ]);
+            probe.ask_message(label, "ApiVersions", 5, &message)?;
+        }
+        Ok(())
     })
 }
 

@@ -13,7 +13,8 @@ use compat_tests::wire::text;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::{
-    DescribeProducersRequest, InitProducerIdRequest, ProduceRequest, ProducerId, TransactionalId,
+    ApiKey, DescribeProducersRequest, InitProducerIdRequest, ProduceRequest, ProducerId,
+    TransactionalId,
 };
 
 const NOW: i64 = 1_790_000_000_000;
@@ -31,6 +32,19 @@ fn produce_with_every_codec() -> Result<()> {
             probe.ask_each(&format!("{codec:?}"), |version| {
                 produce_request(version, &topic, 0, -1, Some(batch.clone()))
             })?;
+        }
+        Ok(())
+    })
+}
+
+/// Kafka lists versions 0 to 2 for the negotiation of old clients and answers none of them.
+#[test]
+fn produce_of_versions_that_are_listed_and_refused() -> Result<()> {
+    compare("produce_of_versions_that_are_listed_and_refused", |probe| {
+        for version in 0..=2 {
+            // acks=all, a time limit, no topics.
+            let body = b"\xff\xff\0\0\x27\x10\0\0\0\0";
+            probe.ask_refused("nothing", ApiKey::Produce, version, body)?;
         }
         Ok(())
     })

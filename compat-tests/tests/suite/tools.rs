@@ -11,18 +11,24 @@ fn lines(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The arguments behind those that say where the broker is.
+fn at<'a>(bootstrap: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+    [&["--bootstrap-server", bootstrap][..], arguments].concat()
+}
+
+/// Creates a topic with Kafka's own tool.
+fn create(bootstrap: &str, topic: &str, partitions: u32) -> Result<()> {
+    let partitions = partitions.to_string();
+    let arguments = ["--create", "--topic", topic, "--partitions", &partitions];
+    kafka::TOPICS.succeed(&at(bootstrap, &arguments), "")?;
+    Ok(())
+}
+
 #[test]
 fn kafka_topics_creates_describes_grows_and_deletes() -> Result<()> {
     let server = Server::start()?;
     let bootstrap = server.bootstrap();
-    let topics = |arguments: &[&str]| {
-        let all: Vec<&str> = ["--bootstrap-server", &bootstrap]
-            .iter()
-            .chain(arguments)
-            .copied()
-            .collect();
-        kafka::TOPICS.run(&all, "")
-    };
+    let topics = |arguments: &[&str]| kafka::TOPICS.run(&at(&bootstrap, arguments), "");
     let created = topics(&[
         "--create",
         "--topic",
@@ -97,24 +103,8 @@ fn kafka_topics_creates_describes_grows_and_deletes() -> Result<()> {
 fn kafka_configs_describes_and_alters() -> Result<()> {
     let server = Server::start()?;
     let bootstrap = server.bootstrap();
-    kafka::TOPICS.succeed(
-        &[
-            "--bootstrap-server",
-            &bootstrap,
-            "--create",
-            "--topic",
-            "configured",
-        ],
-        "",
-    )?;
-    let configs = |arguments: &[&str]| {
-        let all: Vec<&str> = ["--bootstrap-server", &bootstrap]
-            .iter()
-            .chain(arguments)
-            .copied()
-            .collect();
-        kafka::CONFIGS.succeed(&all, "")
-    };
+    create(&bootstrap, "configured", 1)?;
+    let configs = |arguments: &[&str]| kafka::CONFIGS.succeed(&at(&bootstrap, arguments), "");
     let topic = ["--entity-type", "topics", "--entity-name", "configured"];
     let alter = [
         &topic[..],
@@ -160,18 +150,7 @@ fn kafka_configs_describes_and_alters() -> Result<()> {
 fn console_clients_carry_keys_headers_and_nulls_and_offset_tools_agree() -> Result<()> {
     let server = Server::start()?;
     let bootstrap = server.bootstrap();
-    kafka::TOPICS.succeed(
-        &[
-            "--bootstrap-server",
-            &bootstrap,
-            "--create",
-            "--topic",
-            "talk",
-            "--partitions",
-            "1",
-        ],
-        "",
-    )?;
+    create(&bootstrap, "talk", 1)?;
     let input = "h1:v1,h2:v2\tkey-1\tvalue-1\nh1:\tkey-2\tvalue-2\nh1:x\tkey-3\tNULL\n";
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let arguments = [
@@ -219,17 +198,7 @@ fn console_clients_carry_keys_headers_and_nulls_and_offset_tools_agree() -> Resu
     assert_eq!(consumed[14], "Offset:14\th1:x\tkey-3\tnothing");
 
     let offsets = |time: &str| {
-        kafka::GET_OFFSETS.succeed(
-            &[
-                "--bootstrap-server",
-                &bootstrap,
-                "--topic",
-                "talk",
-                "--time",
-                time,
-            ],
-            "",
-        )
+        kafka::GET_OFFSETS.succeed(&at(&bootstrap, &["--topic", "talk", "--time", time]), "")
     };
     assert_eq!(offsets("latest")?.trim(), "talk:0:15");
     assert_eq!(offsets("earliest")?.trim(), "talk:0:0");
@@ -239,30 +208,18 @@ fn console_clients_carry_keys_headers_and_nulls_and_offset_tools_agree() -> Resu
     let json = r#"{"partitions": [{"topic": "talk", "partition": 0, "offset": 4}], "version": 1}"#;
     std::fs::write(file.path(), json)?;
     let path = file.path().display().to_string();
-    let deleted = kafka::DELETE_RECORDS.succeed(
-        &[
-            "--bootstrap-server",
-            &bootstrap,
-            "--offset-json-file",
-            &path,
-        ],
-        "",
-    )?;
+    let deleted =
+        kafka::DELETE_RECORDS.succeed(&at(&bootstrap, &["--offset-json-file", &path]), "")?;
     ensure!(
         deleted.contains("partition: talk-0") && deleted.contains("low_watermark: 4"),
         "{deleted}"
     );
     assert_eq!(offsets("earliest")?.trim(), "talk:0:4");
     let dirs = kafka::LOG_DIRS.succeed(
-        &[
-            "--bootstrap-server",
+        &at(
             &bootstrap,
-            "--describe",
-            "--topic-list",
-            "talk",
-            "--broker-list",
-            "1",
-        ],
+            &["--describe", "--topic-list", "talk", "--broker-list", "1"],
+        ),
         "",
     )?;
     let json = lines(&dirs)
@@ -313,18 +270,7 @@ fn kafka_broker_api_versions_knows_every_api() -> Result<()> {
 fn performance_tools_move_every_record() -> Result<()> {
     let server = Server::start()?;
     let bootstrap = server.bootstrap();
-    kafka::TOPICS.succeed(
-        &[
-            "--bootstrap-server",
-            &bootstrap,
-            "--create",
-            "--topic",
-            "perf",
-            "--partitions",
-            "6",
-        ],
-        "",
-    )?;
+    create(&bootstrap, "perf", 6)?;
     let produced = kafka::PRODUCER_PERF_TEST.succeed(
         &[
             "--topic",
@@ -364,18 +310,19 @@ fn performance_tools_move_every_record() -> Result<()> {
         "{consumed}"
     );
     let latency = kafka::E2E_LATENCY.succeed(
-        &[
-            "--bootstrap-server",
+        &at(
             &bootstrap,
-            "--topic",
-            "latency",
-            "--num-records",
-            "200",
-            "--producer-acks",
-            "all",
-            "--record-size",
-            "100",
-        ],
+            &[
+                "--topic",
+                "latency",
+                "--num-records",
+                "200",
+                "--producer-acks",
+                "all",
+                "--record-size",
+                "100",
+            ],
+        ),
         "",
     )?;
     ensure!(latency.contains("Percentiles: 50th"), "{latency}");
@@ -386,46 +333,37 @@ fn performance_tools_move_every_record() -> Result<()> {
 fn verifiable_clients_agree_on_what_was_acknowledged() -> Result<()> {
     let server = Server::start()?;
     let bootstrap = server.bootstrap();
-    kafka::TOPICS.succeed(
-        &[
-            "--bootstrap-server",
-            &bootstrap,
-            "--create",
-            "--topic",
-            "vouched",
-            "--partitions",
-            "2",
-        ],
-        "",
-    )?;
+    create(&bootstrap, "vouched", 2)?;
     let produced = kafka::VERIFIABLE_PRODUCER.succeed(
-        &[
-            "--bootstrap-server",
+        &at(
             &bootstrap,
-            "--topic",
-            "vouched",
-            "--max-messages",
-            "500",
-            "--acks",
-            "-1",
-        ],
+            &[
+                "--topic",
+                "vouched",
+                "--max-messages",
+                "500",
+                "--acks",
+                "-1",
+            ],
+        ),
         "",
     )?;
     ensure!(produced.contains(r#""acked":500"#), "{produced}");
     assert_eq!(produced.matches("producer_send_success").count(), 500);
     let consumed = kafka::VERIFIABLE_CONSUMER.succeed(
-        &[
-            "--bootstrap-server",
+        &at(
             &bootstrap,
-            "--topic",
-            "vouched",
-            "--group-id",
-            "vouchers",
-            "--reset-policy",
-            "earliest",
-            "--max-messages",
-            "500",
-        ],
+            &[
+                "--topic",
+                "vouched",
+                "--group-id",
+                "vouchers",
+                "--reset-policy",
+                "earliest",
+                "--max-messages",
+                "500",
+            ],
+        ),
         "",
     )?;
     let counted: i64 = lines(&consumed)
@@ -447,14 +385,8 @@ fn verifiable_clients_agree_on_what_was_acknowledged() -> Result<()> {
 fn kafka_consumer_groups_lists_describes_resets_and_deletes() -> Result<()> {
     let server = Server::start()?;
     let bootstrap = server.bootstrap();
-    let groups = |arguments: &[&str]| {
-        let all: Vec<&str> = ["--bootstrap-server", &bootstrap]
-            .iter()
-            .chain(arguments)
-            .copied()
-            .collect();
-        kafka::CONSUMER_GROUPS.succeed(&all, "")
-    };
+    let groups =
+        |arguments: &[&str]| kafka::CONSUMER_GROUPS.succeed(&at(&bootstrap, arguments), "");
     let mut wire = server.connect()?;
     let topic = compat_tests::requests::create_topic(&mut wire, "grouped", 1, &[])?;
     let batch = compat_tests::batches::BatchSpec::small(9, 1_790_000_000_000).build()?;

@@ -72,8 +72,7 @@ fn an_assignment_of_nothing_is_valid() -> Result<()> {
 
 #[test]
 fn every_committed_row_is_answered_once_in_the_order_asked() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     for name in ["z", "a", "m"] {
         create_topic(&mut wire, name, 1, &[])?;
     }
@@ -135,8 +134,7 @@ fn every_committed_row_is_answered_once_in_the_order_asked() -> Result<()> {
 
 #[test]
 fn offset_fetch_answers_for_every_partition_asked() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "known", 1, &[])?;
     find_coordinator(&mut wire, "asks")?;
     let asked = [("known", &[0, 9][..]), ("unknown", &[0, 1])];
@@ -183,9 +181,7 @@ fn offset_fetch_answers_for_every_partition_asked() -> Result<()> {
 /// OffsetCommit and OffsetFetch at version 10 name topics by their ids; the bodies are made by hand.
 #[test]
 fn offsets_are_committed_and_fetched_by_topic_id() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "by-id", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("by-id", 1, &[])?;
     find_coordinator(&mut wire, "g")?;
     committed(&mut wire, "g", "by-id", 0)?;
     let mut body = BytesMut::from(&b"\x02g"[..]);
@@ -293,8 +289,7 @@ fn members_and_offsets_survive_a_kill() -> Result<()> {
 
 #[test]
 fn a_commit_is_answered_only_once_it_can_be_fetched() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "read-own", 1, &[])?;
     committed(&mut wire, "readers", "read-own", 0)?;
     let mut other = server.connect()?;

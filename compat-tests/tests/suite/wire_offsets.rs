@@ -40,8 +40,7 @@ fn at(timestamps: &[i64]) -> BatchSpec {
 
 #[test]
 fn max_timestamp_is_the_records_not_the_batchs_last() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     for codec in Codec::ALL
         .into_iter()
         .filter(|codec| *codec != Codec::Lz4Linked)
@@ -65,9 +64,7 @@ fn max_timestamp_is_the_records_not_the_batchs_last() -> Result<()> {
 
 #[test]
 fn special_timestamps_need_the_version_that_brought_them() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "special", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("special", 1, &[])?;
     produce_ok(&mut wire, &topic, 0, at(&[1, 2]).build()?)?;
     let mut ask = |version, timestamp| -> Result<(i16, i64)> {
         let answer = wire.call(
@@ -92,9 +89,7 @@ fn special_timestamps_need_the_version_that_brought_them() -> Result<()> {
 
 #[test]
 fn a_timestamp_past_the_newest_record_is_no_error() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "past", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("past", 1, &[])?;
     produce_ok(&mut wire, &topic, 0, at(&[1, 2]).build()?)?;
     let found = list_offset(&mut wire, &topic, 0, NOW + 3)?;
     assert_eq!(
@@ -106,8 +101,7 @@ fn a_timestamp_past_the_newest_record_is_no_error() -> Result<()> {
 
 #[test]
 fn a_timestamp_finds_the_record_inside_its_batch() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     for codec in [Codec::None, Codec::Zstd, Codec::Gzip] {
         let topic = create_topic(&mut wire, &format!("inside-{codec:?}"), 1, &[])?;
         produce_ok(&mut wire, &topic, 0, at(&[-5, -4]).build()?)?;
@@ -150,9 +144,7 @@ fn delete_records(wire: &mut Wire, topic: &Topic, offset: i64) -> Result<(i16, i
 
 #[test]
 fn deleted_records_are_found_by_no_timestamp_and_read_by_nobody() -> Result<()> {
-    let mut server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "deleted", 1, &[])?;
+    let (mut server, mut wire, topic) = Server::with_topic("deleted", 1, &[])?;
     for i in 0..10 {
         let base = i * 100;
         let stamps: Vec<i64> = (base..base + 10).collect();
@@ -177,9 +169,7 @@ fn deleted_records_are_found_by_no_timestamp_and_read_by_nobody() -> Result<()> 
 
 #[test]
 fn a_fetch_inside_a_batch_gets_it_whole() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "whole", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("whole", 1, &[])?;
     produce_ok(&mut wire, &topic, 0, at(&[1, 2]).build()?)?;
     produce_ok(
         &mut wire,
@@ -215,8 +205,7 @@ fn several_segments(wire: &mut Wire, name: &str) -> Result<Topic> {
 
 #[test]
 fn small_fetches_skip_nothing_where_segments_meet() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     let topic = several_segments(&mut wire, "segments")?;
     for max_bytes in [1, 150_000, 250_000] {
         let mut next = 0;
@@ -235,9 +224,7 @@ fn small_fetches_skip_nothing_where_segments_meet() -> Result<()> {
 
 #[test]
 fn only_the_first_partition_with_data_may_exceed_the_limits() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "exceeds", 4, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("exceeds", 4, &[])?;
     for partition in 1..4 {
         let record = RecordSpec::value(vec![b'x'; 50_000]).at(NOW);
         produce_ok(
@@ -268,8 +255,7 @@ fn only_the_first_partition_with_data_may_exceed_the_limits() -> Result<()> {
 
 #[test]
 fn a_fetch_of_many_partitions_keeps_to_one_budget() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     let partitions = 200;
     let topic = create_topic(&mut wire, "many", partitions, &[])?;
     for partition in 0..partitions {
@@ -293,8 +279,7 @@ fn a_fetch_of_many_partitions_keeps_to_one_budget() -> Result<()> {
 
 #[test]
 fn a_topic_made_again_under_its_name_is_another() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     let old = create_topic(&mut wire, "again", 1, &[])?;
     produce_ok(&mut wire, &old, 0, BatchSpec::small(12, NOW).build()?)?;
     delete_topic(&mut wire, "again")?;
@@ -318,9 +303,7 @@ fn a_topic_made_again_under_its_name_is_another() -> Result<()> {
 
 #[test]
 fn a_waiting_fetch_wakes_when_a_record_comes() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "waits", 1, &[])?;
+    let (server, mut wire, topic) = Server::with_topic("waits", 1, &[])?;
     let request = fetch_request(12, &topic, &[(0, 0, MIB)])
         .with_max_wait_ms(10_000)
         .with_min_bytes(1);
@@ -441,9 +424,7 @@ fn leader_epochs_of_before_and_after_restarts_have_their_ends() -> Result<()> {
 
 #[test]
 fn the_leader_epoch_is_checked_in_every_fetch_of_a_session() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "session-epoch", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("session-epoch", 1, &[])?;
     produce_ok(&mut wire, &topic, 0, at(&[1]).build()?)?;
     let session = wire
         .call(
@@ -543,9 +524,7 @@ fn old_records_go_when_a_partition_is_too_large() -> Result<()> {
 
 #[test]
 fn partitions_of_a_session_answer_only_when_there_is_something_new() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "session", 50, &[])?;
+    let (server, mut wire, topic) = Server::with_topic("session", 50, &[])?;
     let all: Vec<(i32, i64, i32)> = (0..50).map(|index| (index, 0, MIB)).collect();
     let begun = wire.call(12, &fetch_request(12, &topic, &all).with_session_epoch(0))?;
     assert_eq!(
@@ -581,9 +560,7 @@ fn partitions_of_a_session_answer_only_when_there_is_something_new() -> Result<(
 
 #[test]
 fn a_fetch_of_a_partition_under_two_conditions_answers_both() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "mixed", 2, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("mixed", 2, &[])?;
     produce_ok(&mut wire, &topic, 0, at(&[1]).build()?)?;
     let mut request = fetch_request(12, &topic, &[(0, 0, MIB), (1, 5, MIB)])
         .with_max_wait_ms(5_000)

@@ -34,9 +34,7 @@ fn now() -> Result<i64> {
 
 #[test]
 fn every_codec_and_framing_is_stored_and_read_back() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "codecs", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("codecs", 1, &[])?;
     let codecs: Vec<Codec> = Codec::ALL
         .into_iter()
         .filter(|codec| *codec != Codec::Lz4Linked)
@@ -77,9 +75,7 @@ fn every_codec_and_framing_is_stored_and_read_back() -> Result<()> {
 
 #[test]
 fn a_batch_is_stored_byte_for_byte_but_for_offset_and_epoch() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "bytes", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("bytes", 1, &[])?;
     let mut record = RecordSpec::keyed("k", "v").at(NOW);
     record.headers = vec![
         ("twice".to_owned(), Some(Bytes::from_static(b"1"))),
@@ -110,9 +106,7 @@ fn a_batch_is_stored_byte_for_byte_but_for_offset_and_epoch() -> Result<()> {
 
 #[test]
 fn zstd_needs_the_version_that_brought_it() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "zstd", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("zstd", 1, &[])?;
     let batch = BatchSpec::small(2, NOW).compressed(Codec::Zstd).build()?;
     for version in 3..=9 {
         let answer = wire.call(
@@ -140,9 +134,7 @@ fn zstd_needs_the_version_that_brought_it() -> Result<()> {
 
 #[test]
 fn damaged_batches_are_refused_and_the_connection_lives() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "damaged", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("damaged", 1, &[])?;
     let small = || BatchSpec::small(2, NOW);
     let mut delta = small();
     delta.records[1].offset_delta = Some(5);
@@ -237,9 +229,8 @@ fn damaged_batches_are_refused_and_the_connection_lives() -> Result<()> {
 
 #[test]
 fn a_record_over_the_topics_limit_is_refused() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "limited", 1, &[("max.message.bytes", "2000")])?;
+    let (_server, mut wire, topic) =
+        Server::with_topic("limited", 1, &[("max.message.bytes", "2000")])?;
     let batch = |size| BatchSpec::of(vec![RecordSpec::value(vec![b'x'; size]).at(NOW)]).build();
     assert_eq!(
         produce(&mut wire, &topic, 0, batch(2000)?)?.error_code,
@@ -268,9 +259,7 @@ fn sequence(
 
 #[test]
 fn sequence_numbers_go_round_past_their_largest() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "round", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("round", 1, &[])?;
     let producer = init_producer_id(&mut wire)?;
     assert_eq!(
         sequence(&mut wire, &topic, producer, i32::MAX - 1, 2)?,
@@ -377,9 +366,7 @@ fn a_producer_that_was_forgotten_goes_on() -> Result<()> {
 
 #[test]
 fn a_producer_whose_records_were_all_deleted_goes_on() -> Result<()> {
-    let mut server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "emptied", 1, &[])?;
+    let (mut server, mut wire, topic) = Server::with_topic("emptied", 1, &[])?;
     let producer = init_producer_id(&mut wire)?;
     assert_eq!(sequence(&mut wire, &topic, producer, 0, 3)?, (0, 0));
     let row = DeleteRecordsPartition::default()
@@ -404,9 +391,7 @@ fn a_producer_whose_records_were_all_deleted_goes_on() -> Result<()> {
 
 #[test]
 fn pipelined_idempotent_batches_keep_their_order() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "pipelined", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("pipelined", 1, &[])?;
     let producer = init_producer_id(&mut wire)?;
     let mut ids = Vec::new();
     for i in 0..100 {
@@ -429,9 +414,7 @@ fn pipelined_idempotent_batches_keep_their_order() -> Result<()> {
 
 #[test]
 fn acks_zero_is_never_answered_and_still_stored() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "silent", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("silent", 1, &[])?;
     for _ in 0..10 {
         wire.send(
             11,
@@ -488,9 +471,8 @@ fn bomb(codec: Codec, expanded: u64) -> Result<Bytes> {
 
 #[test]
 fn expansion_bombs_are_refused_before_memory_is_taken() -> Result<()> {
-    let mut server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "bombs", 1, &[("max.message.bytes", "20000000")])?;
+    let (mut server, mut wire, topic) =
+        Server::with_topic("bombs", 1, &[("max.message.bytes", "20000000")])?;
     produce_ok(
         &mut wire,
         &topic,
@@ -578,9 +560,7 @@ fn log_append_time_is_stamped_and_checked() -> Result<()> {
 
 #[test]
 fn a_timestamp_far_ahead_is_refused() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "ahead", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("ahead", 1, &[])?;
     let ten_years = 10 * 365 * 86_400_000;
     let answer = produce(
         &mut wire,
@@ -613,9 +593,7 @@ fn a_topic_takes_records_as_soon_as_its_creation_is_answered() -> Result<()> {
 
 #[test]
 fn several_batches_in_one_request_are_stored_together() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
-    let topic = create_topic(&mut wire, "several", 1, &[])?;
+    let (_server, mut wire, topic) = Server::with_topic("several", 1, &[])?;
     let mut two = BytesMut::new();
     two.put(BatchSpec::small(2, NOW).build()?);
     two.put(BatchSpec::small(3, NOW).build()?);

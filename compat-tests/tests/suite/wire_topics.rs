@@ -44,8 +44,7 @@ fn names(
 
 #[test]
 fn metadata_of_all_topics_is_a_null_list_and_creates_nothing() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "a", 1, &[])?;
     create_topic(&mut wire, "b", 1, &[])?;
     assert_eq!(
@@ -107,8 +106,7 @@ fn topics_are_made_by_asking_only_if_both_sides_allow_it() -> Result<()> {
 
 #[test]
 fn a_bad_name_is_refused_with_a_reason() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "colliding.name", 1, &[])?;
     for name in [
         "",
@@ -140,8 +138,7 @@ fn a_bad_name_is_refused_with_a_reason() -> Result<()> {
 
 #[test]
 fn each_topic_of_a_creation_is_answered_for_itself() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "there", 1, &[])?;
     let topics = ["there", "twice", "good", "twice"]
         .map(|name| creatable(name, 1, &[]))
@@ -305,8 +302,7 @@ fn where_a_configs_value_comes_from_is_told() -> Result<()> {
 #[test]
 fn the_old_alter_configs_forgets_what_it_does_not_name() -> Result<()> {
     const TOPIC: i8 = 2;
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     let configs = [
         ("retention.ms", "1000"),
         ("max.message.bytes", "5000"),

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use compat_tests::compared::COMPARED;
 use compat_tests::server::Server;
 use compat_tests::transcript::served_versions;
 use compat_tests::wire::{Wire, WireError, request_header_version, text};
@@ -86,6 +87,25 @@ fn the_advertised_apis_are_those_that_are_documented() -> Result<()> {
         .map(|(key, (min, max))| (key, min, max))
         .collect();
     assert_eq!(served, documented()?);
+    Ok(())
+}
+
+/// A new API or version needs a comparison, and a row in `compat-tests/src/compared.rs` that names it.
+#[test]
+fn every_advertised_version_is_compared_with_kafka() -> Result<()> {
+    let server = Server::start()?;
+    let mut missing = Vec::new();
+    for (key, (min, max)) in served_versions(server.address())? {
+        for version in min..=max {
+            let is_compared = COMPARED
+                .iter()
+                .any(|row| row.api as i16 == key && row.versions().contains(&version));
+            if !is_compared && !compat_tests::server::kafka_instead() {
+                missing.push(format!("API {key} v{version}"));
+            }
+        }
+    }
+    ensure!(missing.is_empty(), "in no comparison: {missing:?}");
     Ok(())
 }
 
@@ -184,8 +204,7 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
 /// Bodies of the versions that the test's codec does not know yet, by hand, and what follows the answer's header.
 #[test]
 fn versions_beyond_the_codec_are_answered_in_their_own_shape() -> Result<()> {
-    let server = Server::start()?;
-    let mut wire = server.connect()?;
+    let (_server, mut wire) = Server::connected()?;
     let mut raw = |key: i16, version: i16, body: &[u8]| -> Result<Bytes, WireError> {
         wire.send_body(key, version, 2, body)?;
         let mut frame = wire.receive_frame()?;
