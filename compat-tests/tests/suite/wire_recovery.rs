@@ -117,7 +117,10 @@ fn torn_tails_and_lost_indexes_and_checkpoints_cost_nothing_acknowledged() -> Re
     let mut broker = Broker::start()?;
     let mut wire = broker.connect()?;
     // Several segments, each with several entries in its indexes.
-    let configs = [("segment.bytes", "1048576"), ("index.interval.bytes", "65536")];
+    let configs = [
+        ("segment.bytes", "1048576"),
+        ("index.interval.bytes", "65536"),
+    ];
     let topic = create_topic(&mut wire, "damaged", 1, &configs)?;
     let (producer, epoch) = init_producer_id(&mut wire)?;
     let mut written = Vec::new();
