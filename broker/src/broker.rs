@@ -15,7 +15,7 @@ use crate::config::load::Loaded;
 use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
 use crate::data_dir::{DataDir, DataDirError};
-use crate::dispatch::BrokerDispatcher;
+use crate::dispatch::{BrokerDispatcher, DispatcherSlot};
 use crate::fetch_service::{FetchLimits, FetchService};
 use crate::follower::Follower;
 use crate::groups;
@@ -31,7 +31,8 @@ use crate::metrics::ServerMetrics;
 use crate::partitions::{HousekeepingOptions, PartitionManager, PartitionManagerOptions};
 use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{
-    BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server, ServerOptions,
+    Answering, BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server,
+    ServerOptions,
 };
 
 /// Kafka's number of the security protocol PLAINTEXT.
@@ -155,7 +156,12 @@ impl Broker {
             listeners,
             &options,
             &connections,
-            Arc::new(BrokerDispatcher::new(Arc::clone(&context))),
+            Answering {
+                dispatcher: DispatcherSlot::filled(Arc::new(BrokerDispatcher::new(Arc::clone(
+                    &context,
+                )))),
+                peers: None,
+            },
             budget,
             Arc::new(ServerMetrics::new()),
         );
@@ -224,6 +230,7 @@ async fn bind_listeners(config: &BrokerConfig) -> Result<Vec<BoundListener>, Bin
             advertised_port: advertised
                 .map(|advertised| advertised.port)
                 .filter(|port| *port != 0),
+            serves_nodes: false,
         };
         bound.push(BoundListener::bind(spec, &options).await?);
     }

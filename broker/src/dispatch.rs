@@ -21,6 +21,7 @@ use odradek_protocol::ids::CorrelationId;
 use odradek_protocol::messages::{KafkaRequest, KafkaResponse};
 use odradek_protocol::response::Response;
 use odradek_protocol::{request, response};
+use tokio::sync::SetOnce;
 
 use crate::context::{BrokerContext, ConnectionInfo, RequestContext};
 use crate::handlers::{self, Reply};
@@ -115,6 +116,30 @@ pub trait Dispatcher: fmt::Debug + Send + Sync + 'static {
         frame: Bytes,
         received_at: Instant,
     ) -> Result<Request, ProtocolError>;
+}
+
+/// A dispatcher that may not be there yet: other nodes are served from the start on, clients once
+/// the broker is ready for them.
+#[derive(Debug, Clone, Default)]
+pub struct DispatcherSlot(Arc<SetOnce<Arc<dyn Dispatcher>>>);
+
+impl DispatcherSlot {
+    /// A slot that is filled from the start.
+    pub fn filled(dispatcher: Arc<dyn Dispatcher>) -> Self {
+        Self(Arc::new(SetOnce::new_with(Some(dispatcher))))
+    }
+
+    /// Has waiting clients served. The first call counts.
+    pub fn fill(&self, dispatcher: Arc<dyn Dispatcher>) {
+        if self.0.set(dispatcher).is_err() {
+            tracing::error!("a second dispatcher is ignored");
+        }
+    }
+
+    /// The dispatcher, once it is there.
+    pub(crate) async fn get(&self) -> &Arc<dyn Dispatcher> {
+        self.0.wait().await
+    }
 }
 
 /// The dispatcher of a broker: the table of this module.

@@ -20,9 +20,10 @@ use crate::config::BrokerConfig;
 use crate::connection::state::ConnectionState;
 use crate::connection::{self, ConnectionShared};
 use crate::context::ConnectionInfo;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::DispatcherSlot;
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
+use crate::peer::PeerServer;
 
 /// Pause after a failed accept: out of descriptors, most likely, and none comes back at once.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -40,6 +41,9 @@ pub struct ListenerSpec {
     pub advertised_host: Option<String>,
     /// Port to tell clients; `None` for the bound one.
     pub advertised_port: Option<u16>,
+    /// Whether other nodes may connect here: the controllers' listener and that of the brokers
+    /// among themselves.
+    pub serves_nodes: bool,
 }
 
 /// How many connections there may be. These may change while the server runs.
@@ -83,6 +87,15 @@ pub struct ServerOptions {
     pub stall_limit: Duration,
     /// How long a stop waits for requests in progress.
     pub stop_timeout: Duration,
+}
+
+/// Who answers what comes in.
+#[derive(Debug, Clone)]
+pub struct Answering {
+    /// Answers clients. While it is not there, they are let in and wait.
+    pub dispatcher: DispatcherSlot,
+    /// Answers other nodes; `None` when there are none.
+    pub peers: Option<Arc<PeerServer>>,
 }
 
 /// A listener that is bound but not yet served.
@@ -248,14 +261,16 @@ impl Server {
         listeners: Vec<BoundListener>,
         options: &ServerOptions,
         connections: &Connections,
-        dispatcher: Arc<dyn Dispatcher>,
+        answering: Answering,
         budget: Arc<MemoryBudget>,
         metrics: Arc<ServerMetrics>,
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
         let registry = Arc::clone(&connections.0);
+        let Answering { dispatcher, peers } = answering;
         let shared = ConnectionShared {
             dispatcher,
+            peers: None,
             budget,
             metrics,
             limits: odradek_protocol::frame::FrameLimits::with_request_max_bytes(
@@ -266,8 +281,16 @@ impl Server {
             stopping,
         };
         let mut accepting = JoinSet::new();
+        // Clients must not be able to keep nodes out, where they have listeners apart.
+        let apart = listeners.len() > 1;
         for listener in listeners {
-            accepting.spawn(accept_loop(listener, Arc::clone(&registry), shared.clone()));
+            let mut shared = shared.clone();
+            if listener.spec.serves_nodes {
+                shared.peers.clone_from(&peers);
+            }
+            let unlimited = apart && shared.peers.is_some();
+            let registry = Arc::clone(&registry);
+            accepting.spawn(accept_loop(listener, registry, shared, unlimited));
         }
         let sweeper = tokio::spawn(sweep(Arc::clone(&registry), options.max_idle));
         Self {
@@ -371,12 +394,19 @@ impl Drop for Registration {
     }
 }
 
-async fn accept_loop(listener: BoundListener, registry: Arc<Registry>, shared: ConnectionShared) {
+async fn accept_loop(
+    listener: BoundListener,
+    registry: Arc<Registry>,
+    shared: ConnectionShared,
+    unlimited: bool,
+) {
     let advertised_host = listener.advertised_host();
     let advertised_port = listener.advertised_port();
     loop {
         // At the limit new connections wait in the kernel's queue, as they do with Kafka.
-        registry.room().await;
+        if !unlimited {
+            registry.room().await;
+        }
         let (stream, peer) = match listener.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) if is_of_the_peer(&error) => continue,

@@ -5,6 +5,9 @@
 //! connection: replies in flight ≤ the queue's length; a frame's memory is reserved before it is
 //! read; nothing is read while more than a bounded number of bytes waits for the peer to read.
 //!
+//! On a listener for other nodes, a first request that is a node's hello turns the connection over to
+//! [`crate::peer`], and nothing of the above applies to it any more.
+//!
 //! How a connection ends: the peer closes, or sends what cannot be understood (earlier replies
 //! still leave); the socket fails; nothing moves for `connections.max.idle.ms`; the broker stops
 //! (a request that only waits is dropped, others are answered).
@@ -29,14 +32,17 @@ use self::reader::{FrameReader, ReadEnd};
 use self::state::ConnectionState;
 use self::writer::{PendingReply, ReplyWriter, Slot, WriteEnd};
 use crate::context::ConnectionInfo;
-use crate::dispatch::{Answer, Dispatcher, Outcome};
+use crate::dispatch::{Answer, DispatcherSlot, Outcome};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
+use crate::peer::{Arrival, PeerEnd, PeerServer};
 
 /// What all connections of a broker share.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionShared {
-    pub(crate) dispatcher: Arc<dyn Dispatcher>,
+    pub(crate) dispatcher: DispatcherSlot,
+    /// Serves other nodes, on listeners that are for them.
+    pub(crate) peers: Option<Arc<PeerServer>>,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) limits: FrameLimits,
@@ -57,6 +63,8 @@ pub(crate) enum ConnectionEnd {
     Request(ProtocolError),
     #[error(transparent)]
     Write(WriteEnd),
+    #[error("another node: {0}")]
+    Peer(PeerEnd),
     #[error("idle")]
     Evicted,
     #[error("the broker stops")]
@@ -74,10 +82,19 @@ impl ConnectionEnd {
             Self::Read(ReadEnd::Stalled) => "stalled",
             Self::Request(_) => "request",
             Self::Write(WriteEnd::Closed) => "handler",
+            Self::Peer(_) => "node",
             Self::Evicted => "idle",
             Self::Stopping => "stop",
         }
     }
+}
+
+/// How the reading half ends.
+enum Reading {
+    /// Nothing further is read.
+    Over(ConnectionEnd),
+    /// It is another node that has connected.
+    Node(Arrival),
 }
 
 /// Serves one connection to its end.
@@ -87,13 +104,38 @@ pub(crate) async fn serve(
     state: Arc<ConnectionState>,
     shared: ConnectionShared,
 ) -> ConnectionEnd {
+    let arrival = match serve_requests(&mut stream, info, &state, &shared).await {
+        Reading::Over(end) => return end,
+        Reading::Node(arrival) => arrival,
+    };
+    let Some(peers) = &shared.peers else {
+        return ConnectionEnd::Stopping;
+    };
+    // Between nodes silence is no reason to part.
+    state.set_in_handler(true);
+    let mut stopping = shared.stopping.clone();
+    tokio::select! {
+        biased;
+        () = state.close_requested() => ConnectionEnd::Evicted,
+        _ = stopping.wait_for(|stop| *stop) => ConnectionEnd::Stopping,
+        end = peers.serve(stream, arrival) => ConnectionEnd::Peer(end),
+    }
+}
+
+/// Serves a client to the end of its connection, or finds that it is none.
+async fn serve_requests(
+    stream: &mut TcpStream,
+    info: Arc<ConnectionInfo>,
+    state: &Arc<ConnectionState>,
+    shared: &ConnectionShared,
+) -> Reading {
     let (slots, queued) = mpsc::channel(shared.max_in_flight);
     let (read_half, write_half) = stream.split();
-    let reader = read_requests(read_half, info, &state, &shared, slots);
+    let reader = read_requests(read_half, info, state, shared, slots);
     let writer = ReplyWriter {
         stream: write_half.as_ref(),
         slots: queued,
-        state: &state,
+        state,
         budget: &shared.budget,
         metrics: &shared.metrics,
     };
@@ -101,18 +143,22 @@ pub(crate) async fn serve(
     tokio::pin!(reader, writer);
     let read_end = tokio::select! {
         biased;
-        () = state.close_requested() => return ConnectionEnd::Evicted,
-        sent = &mut writer => return match sent {
+        () = state.close_requested() => return Reading::Over(ConnectionEnd::Evicted),
+        sent = &mut writer => return Reading::Over(match sent {
             Err(end) => ConnectionEnd::Write(end),
             Ok(()) => ConnectionEnd::Stopping,
+        }),
+        end = &mut reader => match end {
+            Reading::Over(end) => end,
+            // The first frame: no reply can be under way.
+            node @ Reading::Node(_) => return node,
         },
-        end = &mut reader => end,
     };
     if matches!(read_end, ConnectionEnd::Read(ReadEnd::Socket(_))) {
-        return read_end;
+        return Reading::Over(read_end);
     }
     // Everything that is owed still leaves.
-    tokio::select! {
+    Reading::Over(tokio::select! {
         biased;
         () = state.close_requested() => ConnectionEnd::Evicted,
         sent = &mut writer => match sent {
@@ -120,7 +166,7 @@ pub(crate) async fn serve(
             Err(end) => ConnectionEnd::Write(end),
             Ok(()) => read_end,
         },
-    }
+    })
 }
 
 /// The reading half. It owns the queue's sender, so its end is what lets the writer end.
@@ -130,9 +176,11 @@ async fn read_requests(
     state: &Arc<ConnectionState>,
     shared: &ConnectionShared,
     slots: mpsc::Sender<Slot>,
-) -> ConnectionEnd {
+) -> Reading {
     let mut stopping = shared.stopping.clone();
     let mut frames = FrameReader::new(stream, shared.limits, &shared.budget, shared.stall_limit);
+    let over = Reading::Over;
+    let mut is_first = true;
     loop {
         let next = async {
             // A place in the order of replies first: without one the frame is not even read.
@@ -146,18 +194,33 @@ async fn read_requests(
         };
         let (place, frame) = tokio::select! {
             biased;
-            _ = stopping.wait_for(|stop| *stop) => return ConnectionEnd::Stopping,
+            _ = stopping.wait_for(|stop| *stop) => return over(ConnectionEnd::Stopping),
             next = next => match next {
                 (Some(place), Ok(frame)) => (place, frame),
-                (None, _) => return ConnectionEnd::Write(WriteEnd::Closed),
-                (_, Err(end)) => return ConnectionEnd::Read(end),
+                (None, _) => return over(ConnectionEnd::Write(WriteEnd::Closed)),
+                (_, Err(end)) => return over(ConnectionEnd::Read(end)),
             },
         };
+        if std::mem::take(&mut is_first)
+            && shared.peers.is_some()
+            && PeerServer::is_hello(&frame.payload)
+        {
+            return Reading::Node(Arrival {
+                hello: frame.payload,
+                start: frames.into_unread(),
+                address: info.peer,
+            });
+        }
+        let dispatcher = tokio::select! {
+            biased;
+            dispatcher = shared.dispatcher.get() => dispatcher,
+            _ = stopping.wait_for(|stop| *stop) => return over(ConnectionEnd::Stopping),
+        };
         let received_at = frame.completed_at;
-        let accepted = shared.dispatcher.accept(&info, frame.payload, received_at);
+        let accepted = dispatcher.accept(&info, frame.payload, received_at);
         let request = match accepted {
             Ok(request) => request,
-            Err(error) => return ConnectionEnd::Request(error),
+            Err(error) => return over(ConnectionEnd::Request(error)),
         };
         let api_key = request.api_key;
         state.set_in_handler(true);
@@ -165,7 +228,7 @@ async fn read_requests(
             tokio::select! {
                 biased;
                 answer = request.answer => answer,
-                _ = stopping.wait_for(|stop| *stop) => return ConnectionEnd::Stopping,
+                _ = stopping.wait_for(|stop| *stop) => return over(ConnectionEnd::Stopping),
             }
         } else {
             request.answer.await
@@ -189,11 +252,11 @@ async fn read_requests(
                     Outcome::Silent => {}
                     Outcome::Close => {
                         place.send(Slot::Close);
-                        return ConnectionEnd::Write(WriteEnd::Closed);
+                        return over(ConnectionEnd::Write(WriteEnd::Closed));
                     }
                 }
             }
-            Err(error) => return ConnectionEnd::Request(error),
+            Err(error) => return over(ConnectionEnd::Request(error)),
         }
     }
 }

@@ -114,6 +114,11 @@ impl<'a> FrameReader<'a> {
         })
     }
 
+    /// What has arrived behind the last frame.
+    pub(super) fn into_unread(self) -> BytesMut {
+        self.inbox
+    }
+
     /// Reads what the socket has, up to an inbox; 0 at the end of the stream.
     async fn fill_inbox(&mut self) -> io::Result<usize> {
         // The buffer is there only once there is something to put into it.

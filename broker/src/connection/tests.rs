@@ -12,11 +12,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::context::ConnectionInfo;
-use crate::dispatch::{Answer, Dispatcher, Outcome, Request};
+use crate::dispatch::{Answer, Dispatcher, DispatcherSlot, Outcome, Request};
 use crate::memory::MemoryBudget;
 use crate::metrics::ServerMetrics;
 use crate::server::{
-    BoundListener, ConnectionLimits, Connections, ListenerSpec, Server, ServerOptions,
+    Answering, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server, ServerOptions,
 };
 
 /// What a scripted request asks for: its body's first byte.
@@ -139,6 +139,7 @@ async fn start_with(
         port: 0,
         advertised_host: None,
         advertised_port: None,
+        serves_nodes: false,
     };
     let bound = BoundListener::bind(spec, &options)
         .await
@@ -150,7 +151,10 @@ async fn start_with(
         vec![bound],
         &options,
         &connections,
-        Arc::clone(&scripted) as Arc<dyn Dispatcher>,
+        Answering {
+            dispatcher: DispatcherSlot::filled(Arc::clone(&scripted) as Arc<dyn Dispatcher>),
+            peers: None,
+        },
         Arc::clone(&budget),
         Arc::new(ServerMetrics::new()),
     );

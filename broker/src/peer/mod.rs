@@ -3,17 +3,38 @@
 //!
 //! - [`message`]: what nodes ask of one another; `odradek_raft::wire` has the bytes of replication.
 //! - [`identity`], [`address`], [`limits`], [`error`]: who, where, how much, why not.
-//! - [`peers`]: the asking side. [`network`]: the same as the Raft groups see it.
-//! - [`server`]: the answering side.
+//! - `hello`, `frame`, `call`: the bytes of a connection, from its first on.
+//! - [`peers`], `link`: the asking side; `conduit`, `asking`, `append_stream`: a connection of it.
+//! - [`server`], `known`: the answering side; `answering`: a connection of it.
+//! - `outbox`, `mailbox`: what is on its way to a socket, or from one to whom it concerns.
+//! - [`network`]: the asking side as the Raft groups see it. [`metrics`]: what is counted.
+//!
+//! A node asks on connections that it has made and answers on those that were made to it. Between
+//! two nodes there are thus two connections a purpose, and neither side has to agree with the other
+//! on who connects.
 
 pub mod address;
+mod answering;
+mod append_stream;
+mod asking;
+mod call;
+mod conduit;
 pub mod error;
+mod frame;
+mod hello;
 pub mod identity;
+mod known;
 pub mod limits;
+mod link;
+mod mailbox;
 pub mod message;
+pub mod metrics;
 pub mod network;
+mod outbox;
 pub mod peers;
 pub mod server;
+#[cfg(test)]
+mod tests;
 
 pub use address::{AddressBook, PeerAddress};
 pub use error::PeerError;
@@ -22,4 +43,5 @@ pub use limits::PeerLimits;
 pub use message::{PeerReply, PeerRequest};
 pub use network::Network;
 pub use peers::Peers;
+pub(crate) use server::{Arrival, PeerEnd};
 pub use server::{PeerServer, PeerService};

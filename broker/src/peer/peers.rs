@@ -1,18 +1,29 @@
 //! The asking side: requests to other nodes.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use odradek_protocol::ids::NodeId;
+use odradek_raft::wire::Reader;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
-use super::{AddressBook, LocalNode, Network, PeerError, PeerLimits, PeerReply, PeerRequest};
+use super::call::{self, Status};
+use super::conduit::Conduit;
+use super::link::{Link, Shared};
+use super::{
+    AddressBook, LocalNode, Network, PeerError, PeerIdentity, PeerLimits, PeerReply, PeerRequest,
+    Purpose,
+};
 
 /// The other nodes, as this one asks them.
 pub struct Peers {
-    local: Arc<LocalNode>,
-    addresses: Arc<AddressBook>,
-    limits: PeerLimits,
+    shared: Arc<Shared>,
+    links: Mutex<HashMap<(NodeId, Purpose), Arc<Link>>>,
+    stop: watch::Sender<bool>,
 }
 
 impl fmt::Debug for Peers {
@@ -28,26 +39,37 @@ impl Peers {
         addresses: Arc<AddressBook>,
         limits: PeerLimits,
     ) -> Arc<Self> {
+        let (stop, stopping) = watch::channel(false);
         Arc::new(Self {
-            local,
-            addresses,
-            limits,
+            shared: Arc::new(Shared {
+                local,
+                addresses,
+                limits,
+                stopping,
+            }),
+            links: Mutex::default(),
+            stop,
         })
     }
 
     /// This node.
     pub fn local(&self) -> &Arc<LocalNode> {
-        &self.local
+        &self.shared.local
     }
 
     /// Where the others are.
     pub fn addresses(&self) -> &Arc<AddressBook> {
-        &self.addresses
+        &self.shared.addresses
+    }
+
+    /// How much may be under way.
+    pub fn limits(&self) -> &PeerLimits {
+        &self.shared.limits
     }
 
     /// Asks a node, within `odradek.peer.request.timeout.ms`.
     pub async fn call(&self, to: NodeId, request: PeerRequest) -> Result<PeerReply, PeerError> {
-        self.call_within(to, request, self.limits.request_timeout)
+        self.call_within(to, request, self.limits().request_timeout)
             .await
     }
 
@@ -58,11 +80,78 @@ impl Peers {
         request: PeerRequest,
         limit: Duration,
     ) -> Result<PeerReply, PeerError> {
-        let _ = (request, limit);
-        if to == self.local.node_id() {
+        let asking = self.ask(to, |out| call::put_peer(out, &request));
+        let reply = match tokio::time::timeout(limit, asking).await {
+            Ok(reply) => reply?,
+            Err(_) => return Err(PeerError::Timeout(to)),
+        };
+        let mut reader = Reader::new(reply);
+        let read = match call::get_status(&mut reader) {
+            Ok(Status::Ok) => PeerReply::get(&mut reader),
+            Ok(Status::NotServed | Status::Unsupported) => Ok(PeerReply::Unsupported),
+            Err(error) => Err(error),
+        };
+        read.map_err(|cause| PeerError::Answer { node: to, cause })
+    }
+
+    /// Makes a call on the connection for control and returns the body of the reply.
+    pub(super) async fn ask(
+        &self,
+        to: NodeId,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Result<Bytes, PeerError> {
+        let conduit = self.connect(to, Purpose::Control).await?;
+        conduit.call(write).await
+    }
+
+    /// The connection to a node for a purpose.
+    pub(super) async fn connect(
+        &self,
+        to: NodeId,
+        purpose: Purpose,
+    ) -> Result<Arc<Conduit>, PeerError> {
+        let link = self.link(to, purpose)?;
+        link.connect().await
+    }
+
+    fn link(&self, to: NodeId, purpose: Purpose) -> Result<Arc<Link>, PeerError> {
+        let shared = &self.shared;
+        if to == shared.local.node_id() {
             return Err(PeerError::OwnNode);
         }
-        Err(PeerError::NoAddress(to))
+        let mut links = self.links.lock();
+        if let Some(link) = links.get(&(to, purpose)) {
+            return Ok(Arc::clone(link));
+        }
+        // Only who has an address has a link: there are no more of them than nodes in the cluster.
+        if shared.addresses.addresses(to).is_empty() {
+            return Err(PeerError::NoAddress(to));
+        }
+        let link = Link::new(to, purpose, Arc::clone(shared));
+        links.insert((to, purpose), Arc::clone(&link));
+        Ok(link)
+    }
+
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.lock().values().cloned().collect()
+    }
+
+    /// A node has connected to this one.
+    pub(super) fn seen(&self, node: &PeerIdentity) {
+        for link in self.links() {
+            if link.to() == node.node_id {
+                link.seen(node);
+            }
+        }
+    }
+
+    /// Gives up the connections to a node. The next request makes new ones.
+    pub fn disconnect(&self, node: NodeId) {
+        for link in self.links() {
+            if link.to() == node {
+                link.close();
+            }
+        }
     }
 
     /// The network of this node's Raft groups.
@@ -71,5 +160,7 @@ impl Peers {
     }
 
     /// Closes every connection to other nodes; nobody is asked any more.
-    pub fn stop(&self) {}
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
 }

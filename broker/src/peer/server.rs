@@ -1,13 +1,30 @@
 //! The answering side: connections that other nodes have made.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
+use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use odradek_protocol::ids::NodeId;
 use odradek_raft::RaftNode;
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
+use super::answering::{self, Serving};
+use super::asking::SessionEnd;
+use super::conduit::Bounds;
+use super::hello::{Accepted, Hello, MAX_BYTES, Refusal, Welcome};
+use super::known::{KnownPeers, Place};
+use super::link;
+use super::metrics::{self, ServedConnection, Traffic};
 use super::{PeerIdentity, PeerReply, PeerRequest, Peers};
+
+/// Refusals of one cause are logged this often.
+const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// What the broker answers other nodes. Replication is not among it: that goes to the groups.
 pub trait PeerService: Send + Sync + 'static {
@@ -28,12 +45,38 @@ pub struct PeerServer {
     peers: Arc<Peers>,
     raft: Arc<RaftNode>,
     service: OnceLock<Arc<dyn PeerService>>,
+    known: KnownPeers,
+    refusals_logged: Mutex<HashMap<&'static str, Instant>>,
 }
 
 impl fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PeerServer").finish_non_exhaustive()
     }
+}
+
+/// Why a connection of another node ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerEnd {
+    #[error("hello: {0}")]
+    Hello(odradek_raft::wire::WireError),
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("socket: {0}")]
+    Socket(#[from] std::io::Error),
+    #[error("session: {0}")]
+    Session(String),
+    #[error("a newer connection has taken its place")]
+    Replaced,
+}
+
+/// What comes with a connection that another node has made.
+pub(crate) struct Arrival {
+    /// The first frame, without its length.
+    pub(crate) hello: Bytes,
+    /// What has arrived behind it.
+    pub(crate) start: BytesMut,
+    pub(crate) address: SocketAddr,
 }
 
 impl PeerServer {
@@ -43,6 +86,8 @@ impl PeerServer {
             peers,
             raft,
             service: OnceLock::new(),
+            known: KnownPeers::default(),
+            refusals_logged: Mutex::default(),
         })
     }
 
@@ -50,7 +95,101 @@ impl PeerServer {
     /// the node is busy. The first call counts.
     pub fn set_service(&self, service: Arc<dyn PeerService>) {
         if self.service.set(service).is_err() {
-            tracing::error!(node = %self.peers.local().node_id(), raft = %self.raft.node_id(), "a second peer service is ignored");
+            tracing::error!("a second peer service is ignored");
+        }
+    }
+
+    /// Whether a request frame, without its length, begins a connection between nodes.
+    pub(crate) fn is_hello(frame: &[u8]) -> bool {
+        frame.len() <= MAX_BYTES && Hello::is_hello(frame)
+    }
+
+    /// Serves a connection to its end.
+    pub(crate) async fn serve(&self, mut stream: TcpStream, arrival: Arrival) -> PeerEnd {
+        let hello = match Hello::from_frame(arrival.hello) {
+            Ok(hello) => hello,
+            Err(error) => return PeerEnd::Hello(error),
+        };
+        let (version, place) = match self.let_in(&hello) {
+            Ok(let_in) => let_in,
+            Err(refusal) => {
+                self.log_refusal(&hello, arrival.address, &refusal);
+                let answer = Welcome::Refused(refusal.to_string()).to_frame();
+                // It has been refused whether or not it hears of it.
+                let _ = stream.write_all(&answer).await;
+                return PeerEnd::Refused(refusal.to_string());
+            }
+        };
+        let bounds = self.bounds();
+        let least = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let answer = Welcome::Accepted(Accepted {
+            version,
+            node: self.peers.local().identity(),
+            window: least(bounds.window),
+            memory: least(bounds.memory),
+            frame: least(bounds.frame),
+        });
+        let welcomed = async {
+            link::tune(&stream)?;
+            stream.write_all(&answer.to_frame()).await
+        };
+        if let Err(error) = welcomed.await {
+            return error.into();
+        }
+        self.peers.seen(&hello.from);
+        let (from, purpose) = (hello.from.node_id, hello.purpose);
+        tracing::debug!(%from, %purpose, address = %arrival.address, "a node has connected");
+        let _counted = ServedConnection::new(purpose);
+        let serving = Serving {
+            from,
+            raft: &self.raft,
+            service: &self.service,
+            bounds,
+            max_streams: self.peers.limits().max_streams,
+            traffic: &Traffic::new(purpose),
+            heard: &|| place.heard.now(),
+        };
+        let end = tokio::select! {
+            end = answering::run(&stream, arrival.start, serving) => end,
+            () = place.close.notified() => return PeerEnd::Replaced,
+        };
+        if matches!(end, SessionEnd::Malformed(_) | SessionEnd::OverBudget) {
+            tracing::warn!(%from, %purpose, %end, "a node's connection is closed");
+        }
+        PeerEnd::Session(end.to_string())
+    }
+
+    fn let_in(&self, hello: &Hello) -> Result<(u16, Place<'_>), Refusal> {
+        let version = hello.check(self.peers.local())?;
+        if let Some(service) = self.service.get() {
+            service.admit(&hello.from).map_err(Refusal::NotAdmitted)?;
+        }
+        let place = self.known.enter(&hello.from, hello.purpose)?;
+        Ok((version, place))
+    }
+
+    fn log_refusal(&self, hello: &Hello, address: SocketAddr, refusal: &Refusal) {
+        metrics::refused(refusal.cause());
+        let now = Instant::now();
+        let mut logged = self.refusals_logged.lock();
+        let recently = logged
+            .get(refusal.cause())
+            .is_some_and(|at| now.duration_since(*at) < REFUSALS_LOGGED_EVERY);
+        if !recently {
+            logged.insert(refusal.cause(), now);
+            let from = hello.from.node_id;
+            tracing::warn!(%from, %address, %refusal, "a node is refused");
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        let limits = self.peers.limits();
+        Bounds {
+            window: limits.stream_bytes,
+            memory: limits.memory_bytes,
+            queue: limits.queue_bytes,
+            calls: limits.max_calls,
+            frame: limits.frame_max_bytes,
         }
     }
 }

@@ -1,0 +1,366 @@
+//! The answering end of a connection: calls and append requests come in, answers go out in whatever
+//! order they are ready.
+//!
+//! One task does it all: it takes what has arrived, hands it to the groups, gathers the answers
+//! that are ready, and sends them together. Only requests to the broker run as tasks of their own,
+//! for they may take long; probes and votes must not wait for them.
+//!
+//! What bounds it: append requests without an answer by the limits that the other side was told;
+//! calls without a reply by `odradek.peer.requests`; answers that wait for the socket by not
+//! reading while there are too many.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
+use futures_util::stream::{FuturesUnordered, SelectAll};
+use futures_util::{Stream, StreamExt};
+use odradek_protocol::ids::NodeId;
+use odradek_raft::RaftNode;
+use odradek_raft::network::{AppendResults, NetworkError};
+use odradek_raft::rpc::{AppendRequest, AppendResult};
+use odradek_raft::wire::{self, Reader, WireError};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::asking::SessionEnd;
+use super::call::{self, Call, StreamEnd};
+use super::conduit::{Bounds, charge};
+use super::frame::{Frame, FrameReader, HEAD_BYTES, Kind};
+use super::mailbox::Mailbox;
+use super::metrics::Traffic;
+use super::outbox::Outbox;
+use super::server::PeerService;
+use super::{PeerReply, PeerRequest};
+
+/// Frames taken before answers are looked for.
+const FRAMES_AT_ONCE: usize = 64;
+
+/// What an answering connection needs.
+pub(super) struct Serving<'a> {
+    pub(super) from: NodeId,
+    pub(super) raft: &'a Arc<RaftNode>,
+    pub(super) service: &'a OnceLock<Arc<dyn PeerService>>,
+    pub(super) bounds: Bounds,
+    pub(super) max_streams: usize,
+    pub(super) traffic: &'a Traffic,
+    /// Told whenever something has arrived.
+    pub(super) heard: &'a (dyn Fn() + Sync),
+}
+
+/// Serves the connection until it ends.
+pub(super) async fn run(stream: &TcpStream, start: BytesMut, serving: Serving<'_>) -> SessionEnd {
+    let mut session = Session {
+        stream,
+        frames: FrameReader::new(serving.bounds.frame, start),
+        serving,
+        out: Outbox::default(),
+        streams: HashMap::new(),
+        answers: SelectAll::new(),
+        calls: FuturesUnordered::new(),
+        requests: JoinSet::new(),
+        under_way: 0,
+    };
+    std::future::poll_fn(|cx| session.poll(cx)).await
+}
+
+struct Session<'a> {
+    stream: &'a TcpStream,
+    frames: FrameReader,
+    serving: Serving<'a>,
+    out: Outbox,
+    streams: HashMap<u32, Served>,
+    answers: SelectAll<Numbered>,
+    calls: FuturesUnordered<BoxFuture<'static, (u32, BytesMut)>>,
+    requests: JoinSet<(u32, PeerReply)>,
+    /// What all unanswered append requests count.
+    under_way: usize,
+}
+
+/// A stream as its requests see it.
+struct Served {
+    requests: Mailbox<AppendRequest>,
+    /// What each unanswered request counts, oldest first.
+    charges: VecDeque<usize>,
+    /// No request follows.
+    complete: bool,
+    /// Ends the answers.
+    abort: AbortHandle,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The group reads no further, and nobody reads its answers.
+        self.requests.close();
+        self.abort.abort();
+    }
+}
+
+/// Answers of one stream with its number, and one `None` at their end.
+struct Numbered {
+    number: u32,
+    answers: Option<Abortable<AppendResults>>,
+}
+
+impl Stream for Numbered {
+    type Item = (u32, Option<Result<AppendResult, NetworkError>>);
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let number = self.number;
+        let Some(answers) = &mut self.answers else {
+            return Poll::Ready(None);
+        };
+        answers.poll_next_unpin(cx).map(|answer| {
+            if answer.is_none() {
+                self.answers = None;
+            }
+            Some((number, answer))
+        })
+    }
+}
+
+impl Session<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        loop {
+            let progress = match self.receive(cx) {
+                Ok(received) => self.gather(cx) || received,
+                Err(end) => return Poll::Ready(end),
+            };
+            let traffic = self.serving.traffic;
+            let sent = self
+                .out
+                .poll_send(cx, self.stream, |bytes| traffic.sent(bytes));
+            if let Poll::Ready(Err(error)) = sent {
+                return Poll::Ready(error.into());
+            }
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Whether another frame may be taken.
+    fn may_receive(&self) -> bool {
+        self.out.len() < self.serving.bounds.queue
+            && self.calls.len() + self.requests.len() < self.serving.bounds.calls
+    }
+
+    fn receive(&mut self, cx: &mut Context<'_>) -> Result<bool, SessionEnd> {
+        let mut progress = false;
+        for _ in 0..FRAMES_AT_ONCE {
+            if !self.may_receive() {
+                break;
+            }
+            let serving = &self.serving;
+            let received = |bytes| {
+                serving.traffic.received(bytes);
+                (serving.heard)();
+            };
+            match self.frames.poll_next(cx, self.stream, received) {
+                Poll::Ready(frame) => self.take(frame?)?,
+                Poll::Pending => break,
+            }
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    fn take(&mut self, frame: Frame) -> Result<(), SessionEnd> {
+        let Frame { kind, number, body } = frame;
+        match kind {
+            Kind::Call => self.call(number, body)?,
+            Kind::Open => self.open(number, body)?,
+            Kind::Append => self.append(number, body)?,
+            // Streams that are unknown have been closed, and the news is on its way.
+            Kind::End => {
+                if let Some(stream) = self.streams.get_mut(&number) {
+                    stream.complete = true;
+                    stream.requests.close();
+                }
+            }
+            Kind::Cancel => self.forget(number),
+            Kind::Reply | Kind::Answer | Kind::Closed => {
+                return Err(WireError::Malformed("frame: an answer to nothing").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, number: u32, body: Bytes) -> Result<(), WireError> {
+        let mut reader = Reader::new(body);
+        let group = reader.group_key()?;
+        reader.end()?;
+        if self.streams.contains_key(&number) {
+            return Err(WireError::Malformed("stream: it is open already"));
+        }
+        if self.streams.len() >= self.serving.max_streams {
+            self.closed(number, StreamEnd::TooMany);
+            return Ok(());
+        }
+        let requests = Mailbox::new();
+        match self
+            .serving
+            .raft
+            .serve_append_stream(group, requests.clone().boxed())
+        {
+            Ok(answers) => {
+                let (abort, registration) = AbortHandle::new_pair();
+                let served = Served {
+                    requests,
+                    charges: VecDeque::new(),
+                    complete: false,
+                    abort,
+                };
+                self.streams.insert(number, served);
+                self.answers.push(Numbered {
+                    number,
+                    answers: Some(Abortable::new(answers, registration)),
+                });
+            }
+            Err(_) => self.closed(number, StreamEnd::NotServed),
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, number: u32, body: Bytes) -> Result<(), SessionEnd> {
+        let charge = charge(HEAD_BYTES + body.len());
+        let bounds = self.serving.bounds;
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return Ok(());
+        };
+        let mut reader = Reader::new(body);
+        let request = match wire::get_append_request(&mut reader) {
+            Ok(request) => request,
+            Err(WireError::Damaged { index, cause }) => {
+                let from = self.serving.from;
+                tracing::error!(%from, index, cause, "an entry has arrived damaged");
+                self.forget(number);
+                self.closed(number, StreamEnd::Damaged);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        reader.end()?;
+        // Each limit may be passed by a request or a few, taken at the same moment.
+        self.under_way += charge;
+        stream.charges.push_back(charge);
+        if self.under_way > 2 * bounds.memory.max(bounds.frame) {
+            return Err(SessionEnd::OverBudget);
+        }
+        stream.requests.push(request);
+        Ok(())
+    }
+
+    fn call(&mut self, number: u32, body: Bytes) -> Result<(), WireError> {
+        let raft = Arc::clone(self.serving.raft);
+        match Call::get(Reader::new(body))? {
+            Call::Vote {
+                group,
+                request,
+                pre_vote,
+            } => self.calls.push(Box::pin(async move {
+                let reply = raft.serve_vote(group, request, pre_vote).await;
+                reply_bytes(number, &reply, wire::put_vote_reply)
+            })),
+            Call::Snapshot { group, offer } => self.calls.push(Box::pin(async move {
+                let reply = raft.serve_snapshot(group, offer).await;
+                reply_bytes(number, &reply, wire::put_snapshot_reply)
+            })),
+            Call::Transfer { group, request } => self.calls.push(Box::pin(async move {
+                let reply = raft.serve_transfer_leader(group, request).await;
+                reply_bytes(number, &reply, wire::put_transfer_reply)
+            })),
+            Call::Peer(request) => self.request(number, request),
+            Call::Unknown => self.out.put(Kind::Reply, number, call::put_unsupported),
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, number: u32, request: PeerRequest) {
+        match self.serving.service.get() {
+            Some(service) => {
+                let answer = service.serve(self.serving.from, request);
+                self.requests.spawn(async move { (number, answer.await) });
+            }
+            None => self.reply(number, &PeerReply::Busy),
+        }
+    }
+
+    fn reply(&mut self, number: u32, reply: &PeerReply) {
+        self.out.put(Kind::Reply, number, |out| {
+            call::put_peer_reply(out, reply);
+        });
+    }
+
+    /// Queues the answers that are ready.
+    fn gather(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while let Poll::Ready(Some((number, answer))) = self.answers.poll_next_unpin(cx) {
+            progress = true;
+            self.answer(number, answer);
+        }
+        while let Poll::Ready(Some((number, reply))) = self.calls.poll_next_unpin(cx) {
+            progress = true;
+            self.out.put(Kind::Reply, number, |out| out.extend(reply));
+        }
+        while let Poll::Ready(Some(done)) = self.requests.poll_join_next(cx) {
+            progress = true;
+            // One that panicked has said so, and its asker gives up in time.
+            if let Ok((number, reply)) = done {
+                self.reply(number, &reply);
+            }
+        }
+        progress
+    }
+
+    fn answer(&mut self, number: u32, answer: Option<Result<AppendResult, NetworkError>>) {
+        // Of a stream that is cancelled the end still comes.
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        match answer {
+            Some(Ok(answer)) => {
+                if let Some(charge) = stream.charges.pop_front() {
+                    self.under_way -= charge;
+                }
+                self.out.put(Kind::Answer, number, |out| {
+                    wire::put_append_result(out, &answer);
+                });
+            }
+            Some(Err(_)) => {
+                self.forget(number);
+                self.closed(number, StreamEnd::NotServed);
+            }
+            None => {
+                let as_agreed = stream.complete && stream.charges.is_empty();
+                self.forget(number);
+                if !as_agreed {
+                    self.closed(number, StreamEnd::Ended);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(stream) = self.streams.remove(&number) {
+            self.under_way -= stream.charges.iter().sum::<usize>();
+        }
+    }
+
+    fn closed(&mut self, number: u32, end: StreamEnd) {
+        self.out.put(Kind::Closed, number, |out| end.put(out));
+    }
+}
+
+fn reply_bytes<T>(
+    number: u32,
+    reply: &Result<T, NetworkError>,
+    put: impl FnOnce(&mut BytesMut, &T),
+) -> (u32, BytesMut) {
+    let mut out = BytesMut::new();
+    call::put_reply(&mut out, reply, put);
+    (number, out)
+}
