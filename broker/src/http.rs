@@ -23,6 +23,7 @@ use crate::groups;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 use crate::partitions::PartitionManager;
+use crate::peer::{self, Peers};
 
 /// How often recorded durations are folded into their histograms when nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -78,6 +79,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
     metrics::describe();
     data_metrics::describe();
     groups::metrics::describe();
+    peer::metrics::describe();
     Ok(handle)
 }
 
@@ -86,6 +88,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
 pub struct HttpServer {
     address: SocketAddr,
     data_path: Arc<OnceLock<DataPath>>,
+    peers: Arc<OnceLock<Arc<Peers>>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -107,8 +110,10 @@ impl HttpServer {
                 .map_err(|cause| HttpError::Bind { host, port, cause })?;
         let upkeep = recorder.clone();
         let data_path = Arc::default();
+        let peers = Arc::default();
         let shared = Arc::new(Shared {
             data_path: Arc::clone(&data_path),
+            peers: Arc::clone(&peers),
             recorder,
             health,
             budget,
@@ -132,6 +137,7 @@ impl HttpServer {
         Ok(Self {
             address,
             data_path,
+            peers,
             tasks: [serving, folding],
         })
     }
@@ -140,6 +146,11 @@ impl HttpServer {
     /// exist; the first call counts.
     pub fn observe(&self, partitions: Arc<PartitionManager>, fetch: Arc<FetchService>) {
         let _ = self.data_path.set(DataPath { partitions, fetch });
+    }
+
+    /// The same for the connections between nodes, where there are other nodes.
+    pub fn observe_peers(&self, peers: Arc<Peers>) {
+        let _ = self.peers.set(peers);
     }
 
     /// The real address.
@@ -165,6 +176,7 @@ struct DataPath {
 
 struct Shared {
     data_path: Arc<OnceLock<DataPath>>,
+    peers: Arc<OnceLock<Arc<Peers>>>,
     recorder: PrometheusHandle,
     health: Arc<Health>,
     budget: Arc<MemoryBudget>,
@@ -175,6 +187,9 @@ async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     if let Some(data_path) = shared.data_path.get() {
         data_path.partitions.observe();
         data_path.fetch.observe();
+    }
+    if let Some(peers) = shared.peers.get() {
+        peer::metrics::observe(peers);
     }
     (
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],

@@ -8,11 +8,12 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use odradek_protocol::batch::{BatchHeader, verify_crc};
-use odradek_protocol::ids::{Offset, PartitionIndex, TopicId};
+use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TopicId};
 use openraft::SnapshotMeta;
 use openraft::raft::{StreamAppendError, TransferLeaderError};
 
 use crate::codec::{get_log_id, get_membership, put_log_id, put_membership};
+use crate::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply};
 use crate::rpc::{
     AppendRequest, AppendResult, Snapshot, SnapshotOffer, SnapshotReply, SnapshotState,
     TransferReply, TransferRequest, VoteReply, VoteRequest,
@@ -545,6 +546,70 @@ pub fn get_transfer_reply(reader: &mut Reader) -> Result<TransferReply, WireErro
                 found,
             });
         }
+    })
+}
+
+/// Writes a probe.
+pub fn put_probe(out: &mut BytesMut, probe: &Probe) {
+    out.put_i32(probe.from.get());
+    out.put_u64(probe.incarnation);
+    out.put_u64(probe.sequence);
+}
+
+/// Reads what [`put_probe`] wrote.
+pub fn get_probe(reader: &mut Reader) -> Result<Probe, WireError> {
+    Ok(Probe {
+        from: NodeId::new(reader.i32()?),
+        incarnation: reader.u64()?,
+        sequence: reader.u64()?,
+    })
+}
+
+/// Writes the answer to a probe.
+pub fn put_probe_reply(out: &mut BytesMut, reply: &ProbeReply) {
+    out.put_u64(reply.incarnation);
+    out.put_u8(u8::from(reply.promise.is_some()));
+    out.put_u64(reply.promise.unwrap_or_default());
+}
+
+/// Reads what [`put_probe_reply`] wrote.
+pub fn get_probe_reply(reader: &mut Reader) -> Result<ProbeReply, WireError> {
+    let incarnation = reader.u64()?;
+    let promised = reader.bool()?;
+    let promise = match (promised, reader.u64()?) {
+        (true, promise) => Some(promise),
+        (false, 0) => None,
+        (false, _) => return Err(WireError::Malformed("promise")),
+    };
+    Ok(ProbeReply {
+        incarnation,
+        promise,
+    })
+}
+
+/// Writes the question for a leadership.
+pub fn put_leadership_query(out: &mut BytesMut, query: &LeadershipQuery) {
+    put_group_key(out, query.group);
+    out.put_u64(query.term);
+}
+
+/// Reads what [`put_leadership_query`] wrote.
+pub fn get_leadership_query(reader: &mut Reader) -> Result<LeadershipQuery, WireError> {
+    Ok(LeadershipQuery {
+        group: reader.group_key()?,
+        term: reader.u64()?,
+    })
+}
+
+/// Writes the answer to it.
+pub fn put_leadership_reply(out: &mut BytesMut, reply: &LeadershipReply) {
+    out.put_u8(u8::from(reply.given_up));
+}
+
+/// Reads what [`put_leadership_reply`] wrote.
+pub fn get_leadership_reply(reader: &mut Reader) -> Result<LeadershipReply, WireError> {
+    Ok(LeadershipReply {
+        given_up: reader.bool()?,
     })
 }
 

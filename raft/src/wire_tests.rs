@@ -272,6 +272,29 @@ fn others() -> Vec<(BytesMut, Rewrite)> {
     for reply in &replies {
         add!(put_transfer_reply, get_transfer_reply, reply);
     }
+    let probe = Probe {
+        from: NodeId::new(3),
+        incarnation: 9,
+        sequence: 4,
+    };
+    add!(put_probe, get_probe, &probe);
+    for promise in [Some(8), None] {
+        let reply = ProbeReply {
+            incarnation: 7,
+            promise,
+        };
+        add!(put_probe_reply, get_probe_reply, &reply);
+    }
+    let query = LeadershipQuery {
+        group: GroupKey {
+            topic_id: TopicId::from_bytes([5; 16]),
+            partition: PartitionIndex::new(6),
+        },
+        term: 11,
+    };
+    add!(put_leadership_query, get_leadership_query, &query);
+    let reply = LeadershipReply { given_up: true };
+    add!(put_leadership_reply, get_leadership_reply, &reply);
     all
 }
 

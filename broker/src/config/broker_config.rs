@@ -12,6 +12,7 @@ use super::key::InvalidValue;
 use super::listeners::{self, Endpoint};
 use super::replication_keys::RACK_AWARE_SELECTOR;
 use super::values::Layers;
+use crate::peer::PeerLimits;
 use crate::topic_config::TopicDefaults;
 
 /// The broker's settings. A new one is made whenever a dynamic setting changes.
@@ -83,6 +84,8 @@ pub struct BrokerConfig {
     pub groups: GroupsConfig,
     /// Settings of the replicas of partitions.
     pub replication: ReplicationConfig,
+    /// Bounds of what goes on between nodes.
+    pub peers: PeerLimits,
     /// `odradek.http.listener`: host and port, or `None`.
     pub http_listener: Option<(String, u16)>,
     /// Whether `odradek.log.format` is `json`.
@@ -184,6 +187,7 @@ impl BrokerConfig {
             )?,
             groups: GroupsConfig::from_layers(layers)?,
             replication: ReplicationConfig::from_layers(layers)?,
+            peers: PeerLimits::from_layers(layers)?,
             http_listener: http_listener(layers)?,
             log_as_json: layers.text("odradek.log.format")? == "json",
         };

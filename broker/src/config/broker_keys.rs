@@ -10,6 +10,7 @@ use super::key::Importance::{High, Low};
 use super::key::KeySpec;
 use super::key::UpdateMode::ClusterWide;
 use super::listeners;
+use super::peer_keys::PEERS;
 use super::replication_keys::REPLICATION;
 
 /// Values of `compression.type`.
@@ -35,6 +36,7 @@ pub static SECTIONS: &[(&str, &[KeySpec])] = &[
     ("Topics", TOPICS),
     ("Logs (defaults of topic settings)", LOGS),
     ("Replication", REPLICATION),
+    ("Nodes among themselves", PEERS),
     ("Producers", PRODUCERS),
     ("Consumer groups and offsets", GROUPS),
     ("Observability", OBSERVABILITY),

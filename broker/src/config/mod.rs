@@ -13,6 +13,7 @@ pub mod foreign_keys;
 pub mod key;
 pub mod listeners;
 pub mod load;
+mod peer_keys;
 pub mod properties;
 mod replication_keys;
 pub mod store;

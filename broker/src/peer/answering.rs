@@ -273,6 +273,21 @@ impl Session<'_> {
                 let reply = raft.serve_transfer_leader(group, request).await;
                 reply_bytes(number, &reply, wire::put_transfer_reply)
             })),
+            Call::Probe(probe) if probe.from != self.serving.from => {
+                return Err(WireError::Malformed("probe: it is of another node"));
+            }
+            Call::Probe(probe) => {
+                let reply = Ok(raft.serve_probe(probe));
+                self.out.put(Kind::Reply, number, |out| {
+                    call::put_reply(out, &reply, wire::put_probe_reply);
+                });
+            }
+            Call::Leadership(query) => {
+                let reply = Ok(raft.serve_leadership(query));
+                self.out.put(Kind::Reply, number, |out| {
+                    call::put_reply(out, &reply, wire::put_leadership_reply);
+                });
+            }
             Call::Peer(request) => self.request(number, request),
             Call::Unknown => self.out.put(Kind::Reply, number, call::put_unsupported),
         }

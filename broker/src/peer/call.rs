@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 use odradek_raft::GroupKey;
+use odradek_raft::liveness::{LeadershipQuery, Probe};
 use odradek_raft::network::NetworkError;
 use odradek_raft::rpc::{SnapshotOffer, TransferRequest, VoteRequest};
 use odradek_raft::wire::{self, Reader, WireError};
@@ -13,6 +14,8 @@ const PRE_VOTE: u8 = 2;
 const SNAPSHOT: u8 = 3;
 const TRANSFER: u8 = 4;
 const PEER: u8 = 5;
+const PROBE: u8 = 6;
+const LEADERSHIP: u8 = 7;
 
 /// A call that has arrived.
 pub(super) enum Call {
@@ -29,6 +32,8 @@ pub(super) enum Call {
         group: GroupKey,
         request: TransferRequest,
     },
+    Probe(Probe),
+    Leadership(LeadershipQuery),
     Peer(PeerRequest),
     /// Of a kind that this version does not know.
     Unknown,
@@ -57,6 +62,16 @@ pub(super) fn put_peer(out: &mut BytesMut, request: &PeerRequest) {
     request.put(out);
 }
 
+pub(super) fn put_probe(out: &mut BytesMut, probe: &Probe) {
+    out.put_u8(PROBE);
+    wire::put_probe(out, probe);
+}
+
+pub(super) fn put_leadership(out: &mut BytesMut, query: &LeadershipQuery) {
+    out.put_u8(LEADERSHIP);
+    wire::put_leadership_query(out, query);
+}
+
 impl Call {
     /// Reads a call. Of one that is unknown the rest is not looked at.
     pub(super) fn get(mut reader: Reader) -> Result<Self, WireError> {
@@ -74,6 +89,8 @@ impl Call {
                 group: reader.group_key()?,
                 request: wire::get_transfer_request(&mut reader)?,
             },
+            PROBE => Self::Probe(wire::get_probe(&mut reader)?),
+            LEADERSHIP => Self::Leadership(wire::get_leadership_query(&mut reader)?),
             PEER => match PeerRequest::get(&mut reader)? {
                 Some(request) => Self::Peer(request),
                 None => return Ok(Self::Unknown),

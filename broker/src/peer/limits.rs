@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::BrokerConfig;
 
 /// See the module.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLimits {
     /// Bytes of append requests of one partition that may wait for the follower's answer.
     pub stream_bytes: usize,
@@ -29,23 +29,19 @@ pub struct PeerLimits {
     pub reconnect_backoff_max: Duration,
 }
 
-/// What a request may be longer than the batch in it.
-const FRAME_ROOM_BYTES: usize = 2 << 20;
-
 impl PeerLimits {
     /// What the configuration says.
     pub fn of(config: &BrokerConfig) -> Self {
+        config.peers.clone()
+    }
+
+    /// Limits with pauses short enough for tests.
+    #[cfg(test)]
+    pub(super) fn impatient() -> Self {
         Self {
-            stream_bytes: 4 << 20,
-            memory_bytes: 64 << 20,
-            queue_bytes: 1 << 20,
-            max_streams: 100_000,
-            max_calls: 1024,
-            frame_max_bytes: config.request_max_bytes + FRAME_ROOM_BYTES,
-            request_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(2),
-            reconnect_backoff: Duration::from_millis(50),
-            reconnect_backoff_max: Duration::from_secs(1),
+            reconnect_backoff: Duration::from_millis(10),
+            reconnect_backoff_max: Duration::from_millis(100),
+            ..Self::of(&BrokerConfig::defaults())
         }
     }
 }

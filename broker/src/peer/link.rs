@@ -50,7 +50,8 @@ enum State {
     Down(Down),
     /// Closed when the attempt is over.
     Connecting(watch::Receiver<()>),
-    Up(Arc<Conduit>),
+    /// With what is closed once the link is down.
+    Up(Arc<Conduit>, watch::Receiver<()>),
 }
 
 #[derive(Default)]
@@ -84,7 +85,7 @@ impl Link {
     /// The connection, if there is one now.
     pub(super) fn connected(&self) -> Option<Arc<Conduit>> {
         match &*self.state.lock() {
-            State::Up(conduit) if !conduit.is_closed() => Some(Arc::clone(conduit)),
+            State::Up(conduit, _) if !conduit.is_closed() => Some(Arc::clone(conduit)),
             _ => None,
         }
     }
@@ -92,25 +93,26 @@ impl Link {
     /// The connection. Makes one if there is none and it is not too early for that.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<Arc<Conduit>, PeerError> {
         loop {
-            let mut attempt = match self.look()? {
+            let mut change = match self.look()? {
                 Ok(conduit) => return Ok(conduit),
-                Err(attempt) => attempt,
+                Err(change) => change,
             };
-            // Ends when the attempt's sender is dropped.
-            while attempt.changed().await.is_ok() {}
+            // Nothing is ever sent: it ends when the sender is dropped.
+            while change.changed().await.is_ok() {}
         }
     }
 
-    /// The connection, or the attempt to make one, begun here if need be.
+    /// The connection, or what to wait for before looking again: the end of an attempt to make
+    /// one, begun here if need be.
     fn look(self: &Arc<Self>) -> Result<Result<Arc<Conduit>, watch::Receiver<()>>, PeerError> {
         let mut state = self.state.lock();
         let failures = match &*state {
-            State::Up(conduit) => {
+            State::Up(conduit, down) => {
                 // One that has just been lost is put down by its task, in a moment.
-                return match conduit.is_closed() {
-                    false => Ok(Ok(Arc::clone(conduit))),
-                    true => Err(PeerError::Lost(self.to)),
-                };
+                return Ok(match conduit.is_closed() {
+                    false => Ok(Arc::clone(conduit)),
+                    true => Err(down.clone()),
+                });
             }
             State::Connecting(attempt) => return Ok(Err(attempt.clone())),
             State::Down(down) => {
@@ -141,14 +143,16 @@ impl Link {
                 down.failures = 0;
                 down.not_before = None;
             }
-            State::Up(conduit) if conduit.incarnation() != node.incarnation => conduit.close(),
-            State::Up(_) | State::Connecting(_) => {}
+            State::Up(conduit, _) if conduit.incarnation() != node.incarnation => {
+                conduit.close();
+            }
+            State::Up(..) | State::Connecting(_) => {}
         }
     }
 
     /// Gives the connection up, if there is one.
     pub(super) fn close(&self) {
-        if let State::Up(conduit) = &*self.state.lock() {
+        if let State::Up(conduit, _) = &*self.state.lock() {
             conduit.close();
         }
     }
@@ -160,7 +164,7 @@ impl Link {
             () = self.run_until_lost(failures, over) => {}
             _ = stopping.wait_for(|stop| *stop) => {
                 let state = std::mem::replace(&mut *self.state.lock(), State::Down(Down::default()));
-                if let State::Up(conduit) = state {
+                if let State::Up(conduit, _) = state {
                     conduit.close();
                 }
             }
@@ -189,7 +193,8 @@ impl Link {
         tracing::info!(%to, %purpose, "connected");
         let bounds = self.bounds(&accepted);
         let conduit = Arc::new(Conduit::new(to, accepted.node.incarnation, bounds));
-        *self.state.lock() = State::Up(Arc::clone(&conduit));
+        let (_down, is_down) = watch::channel(());
+        *self.state.lock() = State::Up(Arc::clone(&conduit), is_down);
         drop(over);
         let since = Instant::now();
         let end = asking::run(&stream, start, &conduit, &self.traffic).await;
@@ -326,14 +331,13 @@ fn backoff(limits: &PeerLimits, failures: u32) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::BrokerConfig;
 
     #[test]
     fn pauses_double_up_to_the_longest() {
         let limits = PeerLimits {
             reconnect_backoff: Duration::from_millis(50),
             reconnect_backoff_max: Duration::from_secs(1),
-            ..PeerLimits::of(&BrokerConfig::defaults())
+            ..PeerLimits::impatient()
         };
         let pause = |failures| backoff(&limits, failures).map(|pause| pause.as_millis());
         assert_eq!(pause(0), None);

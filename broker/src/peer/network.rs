@@ -6,6 +6,9 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use odradek_protocol::ids::NodeId;
+use odradek_raft::GroupKey;
+use odradek_raft::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply, ProbeTransport};
 use odradek_raft::network::{AppendRequests, AppendResults, Link, NetworkError};
 use odradek_raft::rpc::{
     SnapshotOffer, SnapshotReply, TransferReply, TransferRequest, VoteReply, VoteRequest,
@@ -26,33 +29,32 @@ impl Network {
         Arc::new(Self { peers })
     }
 
+    /// Asks a node, about a group where it is one that the node may not serve.
     fn call<T: Send + 'static>(
         &self,
-        link: Link,
+        to: NodeId,
+        group: Option<GroupKey>,
         write: impl FnOnce(&mut BytesMut) + Send + 'static,
         read: fn(&mut Reader) -> Result<T, WireError>,
     ) -> BoxFuture<'static, Result<T, NetworkError>> {
         let peers = Arc::clone(&self.peers);
         Box::pin(async move {
-            let unreachable = || NetworkError::Unreachable(link.to);
-            let reply = peers.ask(link.to, write).await.map_err(|error| {
-                tracing::debug!(to = %link.to, group = %link.group, %error, "no reply");
+            let unreachable = || NetworkError::Unreachable(to);
+            let reply = peers.ask(to, write).await.map_err(|error| {
+                tracing::debug!(%to, %error, "no reply");
                 unreachable()
             })?;
             let mut reader = Reader::new(reply);
-            let reply = match call::get_status(&mut reader) {
-                Ok(Status::Ok) => read(&mut reader),
-                Ok(Status::NotServed) => {
-                    return Err(NetworkError::NotServed {
-                        node: link.to,
-                        group: link.group,
-                    });
+            let reply = match (call::get_status(&mut reader), group) {
+                (Ok(Status::Ok), _) => read(&mut reader),
+                (Ok(Status::NotServed), Some(group)) => {
+                    return Err(NetworkError::NotServed { node: to, group });
                 }
-                Ok(Status::Unsupported) => return Err(unreachable()),
-                Err(error) => Err(error),
+                (Ok(Status::NotServed | Status::Unsupported), _) => return Err(unreachable()),
+                (Err(error), _) => Err(error),
             };
             reply.map_err(|error| {
-                tracing::warn!(to = %link.to, group = %link.group, %error, "a reply is malformed");
+                tracing::warn!(%to, %error, "a reply is malformed");
                 unreachable()
             })
         })
@@ -84,7 +86,8 @@ impl odradek_raft::network::Network for Network {
         pre_vote: bool,
     ) -> BoxFuture<'static, Result<VoteReply, NetworkError>> {
         self.call(
-            link,
+            link.to,
+            Some(link.group),
             move |out| call::put_vote(out, link.group, &request, pre_vote),
             wire::get_vote_reply,
         )
@@ -96,7 +99,8 @@ impl odradek_raft::network::Network for Network {
         offer: SnapshotOffer,
     ) -> BoxFuture<'static, Result<SnapshotReply, NetworkError>> {
         self.call(
-            link,
+            link.to,
+            Some(link.group),
             move |out| call::put_snapshot(out, link.group, &offer),
             wire::get_snapshot_reply,
         )
@@ -108,9 +112,39 @@ impl odradek_raft::network::Network for Network {
         request: TransferRequest,
     ) -> BoxFuture<'static, Result<TransferReply, NetworkError>> {
         self.call(
-            link,
+            link.to,
+            Some(link.group),
             move |out| call::put_transfer(out, link.group, &request),
             wire::get_transfer_reply,
+        )
+    }
+}
+
+impl ProbeTransport for Network {
+    fn probe(
+        &self,
+        to: NodeId,
+        probe: Probe,
+    ) -> BoxFuture<'static, Result<ProbeReply, NetworkError>> {
+        self.call(
+            to,
+            None,
+            move |out| call::put_probe(out, &probe),
+            wire::get_probe_reply,
+        )
+    }
+
+    fn leadership(
+        &self,
+        _from: NodeId,
+        to: NodeId,
+        query: LeadershipQuery,
+    ) -> BoxFuture<'static, Result<LeadershipReply, NetworkError>> {
+        self.call(
+            to,
+            None,
+            move |out| call::put_leadership(out, &query),
+            wire::get_leadership_reply,
         )
     }
 }

@@ -1,0 +1,95 @@
+//! Keys of what goes on between nodes: how much may be under way, how long things may take.
+
+use super::broker_config::{millis, refused};
+use super::key::Allowed::Between;
+use super::key::ConfigKind::{Int, Long};
+use super::key::{InvalidValue, KeySpec};
+use super::values::Layers;
+use crate::peer::PeerLimits;
+
+const BACKOFF: &str = "odradek.peer.reconnect.backoff.ms";
+const BACKOFF_MAX: &str = "odradek.peer.reconnect.backoff.max.ms";
+
+/// What a frame between nodes may be longer than the largest request of a client.
+const FRAME_ROOM_BYTES: usize = 2 << 20;
+
+pub(super) static PEERS: &[KeySpec] = &[
+    KeySpec::new("odradek.peer.stream.bytes", Int)
+        .default("4194304")
+        .at_least(1 << 16)
+        .doc(
+            "Bytes of one partition that may be on their way to a follower and not yet answered. A \
+             request that is larger goes alone.",
+        ),
+    KeySpec::new("odradek.peer.memory.bytes", Int)
+        .default("67108864")
+        .at_least(1 << 20)
+        .doc(
+            "The same of all partitions that one node replicates to another: what the follower may \
+             have to hold for that leader. A partition takes no more than what is still free, so \
+             that some slow ones do not stop the rest. The lower setting of the two nodes counts.",
+        ),
+    KeySpec::new("odradek.peer.queue.bytes", Int)
+        .default("1048576")
+        .at_least(1 << 16)
+        .doc(
+            "Bytes that may wait to be sent to a node before nothing more is read from the logs for \
+             it.",
+        ),
+    KeySpec::new("odradek.peer.streams", Int)
+        .default("100000")
+        .at_least(1)
+        .doc("Partitions that another node may replicate to this one."),
+    KeySpec::new("odradek.peer.requests", Int)
+        .default("1024")
+        .allowed(Between(16, 1_000_000))
+        .doc(
+            "Requests to a node, other than replication, that may wait for its answers; further ones \
+             fail at once. As many of another node's are taken.",
+        ),
+    KeySpec::new("odradek.peer.request.timeout.ms", Long)
+        .default("10000")
+        .at_least(1)
+        .doc("How long a node may take to answer such a request."),
+    KeySpec::new("odradek.peer.connect.timeout.ms", Long)
+        .default("1000")
+        .at_least(1)
+        .doc("How long it may take to connect to one address of a node and to be let in."),
+    KeySpec::new(BACKOFF, Long)
+        .default("50")
+        .at_least(1)
+        .doc(
+            "Pause after a failed attempt to connect to a node; it doubles with every further one, \
+             and ends when the node connects to this one.",
+        ),
+    KeySpec::new(BACKOFF_MAX, Long)
+        .default("1000")
+        .at_least(1)
+        .doc("Longest such pause."),
+];
+
+impl PeerLimits {
+    pub(super) fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
+        let request_max_bytes: usize = layers.required("socket.request.max.bytes")?;
+        let limits = Self {
+            stream_bytes: layers.required("odradek.peer.stream.bytes")?,
+            memory_bytes: layers.required("odradek.peer.memory.bytes")?,
+            queue_bytes: layers.required("odradek.peer.queue.bytes")?,
+            max_streams: layers.required("odradek.peer.streams")?,
+            max_calls: layers.required("odradek.peer.requests")?,
+            frame_max_bytes: request_max_bytes + FRAME_ROOM_BYTES,
+            request_timeout: millis(layers, "odradek.peer.request.timeout.ms")?,
+            connect_timeout: millis(layers, "odradek.peer.connect.timeout.ms")?,
+            reconnect_backoff: millis(layers, BACKOFF)?,
+            reconnect_backoff_max: millis(layers, BACKOFF_MAX)?,
+        };
+        if limits.reconnect_backoff > limits.reconnect_backoff_max {
+            return Err(refused(
+                layers,
+                BACKOFF,
+                format!("it is above {BACKOFF_MAX}"),
+            ));
+        }
+        Ok(limits)
+    }
+}
