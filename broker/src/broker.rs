@@ -14,7 +14,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::load::Loaded;
 use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::{ClusterNaming, DataDir, DataDirError};
 use crate::dispatch::{BrokerDispatcher, DispatcherSlot};
 use crate::fetch_service::{FetchLimits, FetchService};
 use crate::follower::Follower;
@@ -85,7 +85,7 @@ impl Broker {
         let Loaded {
             statics, config, ..
         } = loaded;
-        let data_dir = DataDir::open(&config.data_dir, config.node_id)?;
+        let data_dir = DataDir::open(&config.data_dir, config.node_id, ClusterNaming::MadeHere)?;
         let listeners = bind_listeners(&config).await?;
         let endpoints: Vec<_> = listeners.iter().map(endpoint).collect();
         let listening = listeners
@@ -108,7 +108,7 @@ impl Broker {
         let fetch = Arc::new(FetchService::new(FetchLimits::of(&config)));
         let identity = NodeIdentity {
             node_id: config.node_id,
-            cluster_id: data_dir.cluster_id().to_owned(),
+            cluster_id: data_dir.cluster_id().unwrap_or_default().to_owned(),
             rack: config.rack.clone(),
         };
         let config = ConfigStore::new(statics, config);
@@ -311,7 +311,12 @@ async fn register(
         voters: Vec::new(),
     };
     metadata
-        .run(move |image| (register_broker(image, &registration), ()))
+        .run(move |image| {
+            (
+                register_broker(image, &registration, 0).unwrap_or_default(),
+                (),
+            )
+        })
         .await?;
     Ok(())
 }

@@ -2,8 +2,9 @@
 //!
 //! `.lock` is held by an exclusive `flock` while a process uses the directory; the system lets go of
 //! it whatever way the process ends. `meta.properties` is Kafka's file of that name, version 1: the
-//! cluster, the node and an id of the directory itself. It is written once, on the first start, whole
-//! or not at all, and a directory of another cluster or node is never touched.
+//! cluster, the node and an id of the directory itself. It is written on the first start, whole or not
+//! at all, and a directory of another cluster or node is never touched. A node on its own names its
+//! cluster at once; one among others learns the name, and until then the file goes without it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -65,6 +66,20 @@ pub enum DataDirError {
         /// What is wrong with it.
         reason: String,
     },
+    /// It is another cluster's.
+    #[error(
+        "data directory {path} belongs to the cluster {owner}, and the other nodes are of the cluster \
+         {cluster}",
+        path = path.display()
+    )]
+    OtherCluster {
+        /// The directory.
+        path: PathBuf,
+        /// `cluster.id` of the file.
+        owner: String,
+        /// Cluster of the other nodes.
+        cluster: String,
+    },
     /// It is another node's.
     #[error(
         "data directory {path} belongs to node.id {owner}, and this node is {node}",
@@ -84,14 +99,22 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    cluster_id: String,
-    directory_id: String,
+    meta: Meta,
     _lock: File,
 }
 
+/// Where the id of a cluster comes from at the first start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterNaming {
+    /// The node is a cluster of its own, and makes it up.
+    MadeHere,
+    /// The cluster tells.
+    Learned,
+}
+
 impl DataDir {
-    /// Locks `path` for `node`, creating what is missing. A first start makes up a cluster id.
-    pub fn open(path: &Path, node: NodeId) -> Result<Self, DataDirError> {
+    /// Locks `path` for `node`, creating what is missing.
+    pub fn open(path: &Path, node: NodeId, naming: ClusterNaming) -> Result<Self, DataDirError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |cause| DataDirError::Io { path, cause }
@@ -99,15 +122,15 @@ impl DataDir {
         create_durably(path).map_err(failed(path))?;
         let lock = lock(path)?;
         let meta_path = path.join(META);
-        let meta = match fs::read_to_string(&meta_path) {
+        let mut meta = match fs::read_to_string(&meta_path) {
             Ok(text) => Meta::parse(&text).map_err(|reason| DataDirError::Meta {
-                path: meta_path,
+                path: meta_path.clone(),
                 reason,
             })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
                 let meta = Meta {
-                    cluster_id: random_id(),
+                    cluster_id: (naming == ClusterNaming::MadeHere).then(random_id),
                     node,
                     directory_id: random_id(),
                 };
@@ -123,12 +146,40 @@ impl DataDir {
                 node,
             });
         }
+        if meta.cluster_id.is_none() && naming == ClusterNaming::MadeHere {
+            // It was to join others and never did.
+            meta.cluster_id = Some(random_id());
+            meta.write(path).map_err(failed(&meta_path))?;
+        }
         Ok(Self {
             path: path.to_owned(),
-            cluster_id: meta.cluster_id,
-            directory_id: meta.directory_id,
+            meta,
             _lock: lock,
         })
+    }
+
+    /// Makes the directory one of this cluster, for good.
+    pub fn join_cluster(&mut self, cluster_id: &str) -> Result<(), DataDirError> {
+        match &self.meta.cluster_id {
+            Some(known) if known == cluster_id => Ok(()),
+            Some(known) => Err(DataDirError::OtherCluster {
+                path: self.path.clone(),
+                owner: known.clone(),
+                cluster: cluster_id.to_owned(),
+            }),
+            None => {
+                let meta = Meta {
+                    cluster_id: Some(cluster_id.to_owned()),
+                    ..self.meta.clone()
+                };
+                meta.write(&self.path).map_err(|cause| DataDirError::Io {
+                    path: self.path.join(META),
+                    cause,
+                })?;
+                self.meta = meta;
+                Ok(())
+            }
+        }
     }
 
     /// The directory.
@@ -136,14 +187,14 @@ impl DataDir {
         &self.path
     }
 
-    /// Cluster that the directory belongs to: 22 characters of URL-safe base64.
-    pub fn cluster_id(&self) -> &str {
-        &self.cluster_id
+    /// Cluster that the directory belongs to, once it does: 22 characters of URL-safe base64.
+    pub fn cluster_id(&self) -> Option<&str> {
+        self.meta.cluster_id.as_deref()
     }
 
     /// Id of the directory itself, in the same form.
     pub fn directory_id(&self) -> &str {
-        &self.directory_id
+        &self.meta.directory_id
     }
 }
 
@@ -215,9 +266,10 @@ fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
 }
 
 /// Contents of `meta.properties`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Meta {
-    cluster_id: String,
+    /// `None` until a node among others has learned it.
+    cluster_id: Option<String>,
     node: NodeId,
     directory_id: String,
 }
@@ -225,22 +277,22 @@ struct Meta {
 impl Meta {
     fn parse(text: &str) -> Result<Self, String> {
         let properties = properties::parse(text).map_err(|error| error.to_string())?;
-        let find = |key: &str| {
+        let known = |key: &str| {
             properties
                 .iter()
                 .rev()
                 .find(|property| property.key == key)
                 .map(|property| property.value.trim().to_owned())
                 .filter(|value| !value.is_empty())
-                .ok_or_else(|| format!("{key} is missing"))
         };
+        let find = |key: &str| known(key).ok_or_else(|| format!("{key} is missing"));
         let version = find("version")?;
         if version != "1" {
             return Err(format!("version {version} is not supported, only 1 is"));
         }
         let node = find("node.id")?;
         Ok(Self {
-            cluster_id: find("cluster.id")?,
+            cluster_id: known("cluster.id"),
             node: NodeId::new(
                 node.parse()
                     .map_err(|_| format!("node.id {node} is no number"))?,
@@ -252,10 +304,14 @@ impl Meta {
     fn write(&self, dir: &Path) -> io::Result<()> {
         let new = dir.join(META_NEW);
         let mut file = File::create(&new)?;
+        writeln!(file, "#")?;
+        if let Some(cluster_id) = &self.cluster_id {
+            writeln!(file, "cluster.id={cluster_id}")?;
+        }
         write!(
             file,
-            "#\ncluster.id={}\ndirectory.id={}\nnode.id={}\nversion=1\n",
-            self.cluster_id, self.directory_id, self.node
+            "directory.id={}\nnode.id={}\nversion=1\n",
+            self.directory_id, self.node
         )?;
         file.sync_all()?;
         fs::rename(&new, dir.join(META))?;
@@ -265,7 +321,7 @@ impl Meta {
 
 /// Sixteen random bytes as Kafka prints them. None starts with a hyphen, which command-line tools
 /// would take for an option.
-fn random_id() -> String {
+pub(crate) fn random_id() -> String {
     loop {
         let id = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 16]>());
         if !id.starts_with('-') {
@@ -284,19 +340,19 @@ mod tests {
     fn a_second_start_finds_the_cluster_of_the_first() {
         let parent = tempfile::tempdir().expect("a directory");
         let path = parent.path().join("a/b/data");
-        let first = DataDir::open(&path, NODE).expect("created");
+        let first = DataDir::open(&path, NODE, ClusterNaming::MadeHere).expect("created");
         let ids = (
-            first.cluster_id().to_owned(),
+            first.cluster_id().expect("named").to_owned(),
             first.directory_id().to_owned(),
         );
         assert_eq!(ids.0.len(), 22);
         assert_ne!(ids.0, ids.1);
         drop(first);
-        let second = DataDir::open(&path, NODE).expect("opened");
+        let second = DataDir::open(&path, NODE, ClusterNaming::MadeHere).expect("opened");
         assert_eq!(
             ids,
             (
-                second.cluster_id().to_owned(),
+                second.cluster_id().expect("named").to_owned(),
                 second.directory_id().to_owned()
             )
         );
@@ -305,8 +361,8 @@ mod tests {
     #[test]
     fn a_directory_in_use_is_refused_and_its_user_named() {
         let dir = tempfile::tempdir().expect("a directory");
-        let _first = DataDir::open(dir.path(), NODE).expect("created");
-        let message = DataDir::open(dir.path(), NODE)
+        let _first = DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere).expect("created");
+        let message = DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere)
             .expect_err("it is in use")
             .to_string();
         let pid = format!("(process {})", std::process::id());
@@ -316,8 +372,9 @@ mod tests {
     #[test]
     fn a_directory_of_another_node_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        drop(DataDir::open(dir.path(), NODE).expect("created"));
-        let error = DataDir::open(dir.path(), NodeId::new(2)).expect_err("it is node 1's");
+        drop(DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere).expect("created"));
+        let error = DataDir::open(dir.path(), NodeId::new(2), ClusterNaming::MadeHere)
+            .expect_err("it is node 1's");
         assert!(matches!(error, DataDirError::OtherNode { .. }));
     }
 
@@ -326,11 +383,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("lost+found")).expect("created");
         fs::write(dir.path().join(META_NEW), "half").expect("written");
-        drop(DataDir::open(dir.path(), NODE).expect("that is an empty file system"));
+        drop(
+            DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere)
+                .expect("that is an empty file system"),
+        );
 
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("topic-0")).expect("created");
-        let error = DataDir::open(dir.path(), NODE).expect_err("it holds data");
+        let error =
+            DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere).expect_err("it holds data");
         assert!(matches!(error, DataDirError::Foreign { .. }));
         assert!(!dir.path().join(META).exists());
     }
@@ -342,7 +403,7 @@ mod tests {
         assert_eq!(
             Meta::parse(kafka),
             Ok(Meta {
-                cluster_id: "4L6g3nShT-eMCtK--X86sw".to_owned(),
+                cluster_id: Some("4L6g3nShT-eMCtK--X86sw".to_owned()),
                 node: NODE,
                 directory_id: "0m8wHxTyRvKnWFZ7V-sqVQ".to_owned(),
             })
@@ -350,9 +411,29 @@ mod tests {
         for bad in [
             "",
             "version=0\nbroker.id=1",
-            "version=1\nnode.id=x\ncluster.id=a",
+            "version=1\nnode.id=x\ncluster.id=a\ndirectory.id=b",
+            "version=1\nnode.id=1\ncluster.id=a",
         ] {
             assert!(Meta::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_node_among_others_keeps_the_cluster_that_it_has_learned() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || DataDir::open(dir.path(), NODE, ClusterNaming::Learned).expect("opened");
+        let mut first = open();
+        assert_eq!(first.cluster_id(), None);
+        let directory = first.directory_id().to_owned();
+        drop(first);
+        first = open();
+        first.join_cluster("one").expect("the first it hears of");
+        drop(first);
+        let mut second = open();
+        assert_eq!(second.cluster_id(), Some("one"));
+        assert_eq!(second.directory_id(), directory);
+        second.join_cluster("one").expect("the same");
+        let error = second.join_cluster("two").expect_err("another");
+        assert!(matches!(error, DataDirError::OtherCluster { .. }));
     }
 }

@@ -304,6 +304,14 @@ impl MetadataImage {
         self.brokers.get(&id)
     }
 
+    /// The only log directory of a broker; zero, which is "not assigned yet", when there is a choice.
+    pub fn only_directory(&self, id: NodeId) -> Uuid {
+        match self.broker(id).map(|broker| broker.log_dirs.as_slice()) {
+            Some([only]) => *only,
+            _ => Uuid::ZERO,
+        }
+    }
+
     /// Finalized features and their levels.
     pub fn features(&self) -> &BTreeMap<String, i16> {
         &self.features

@@ -1,12 +1,26 @@
 //! Which brokers get the replicas of new partitions.
 //!
-//! Replicas and leaders go round the brokers that may lead, each partition starting one broker
-//! further on than the one before. Racks are not looked at: a cluster of one node has none.
+//! Each partition is led by the broker that leads least, and its other replicas go to racks that have
+//! none of it yet, and there to the brokers that hold least; equals take turns. What is counted is
+//! the cluster as it stands, so topics of one partition spread like partitions of one topic.
+//!
+//! Brokers that are fenced or about to stop get nothing.
+
+use std::collections::BTreeMap;
 
 use odradek_protocol::ids::{NodeId, PartitionIndex};
 
 use super::image::MetadataImage;
 use super::refusal::Refusal;
+
+/// A broker that may get replicas, and what it has.
+#[derive(Debug)]
+struct Candidate<'a> {
+    id: NodeId,
+    rack: Option<&'a str>,
+    leads: usize,
+    holds: usize,
+}
 
 /// Replicas of `count` partitions from index `first` on, the preferred leader first.
 pub fn place(
@@ -15,25 +29,81 @@ pub fn place(
     count: usize,
     replication_factor: usize,
 ) -> Result<Vec<Vec<NodeId>>, Refusal> {
-    let active: Vec<NodeId> = image
-        .brokers()
-        .filter(|(_, registration)| !registration.fenced)
-        .map(|(id, _)| id)
-        .collect();
-    if active.is_empty() {
+    let mut candidates = candidates(image);
+    if candidates.is_empty() {
         return Err(Refusal::NoActiveBroker);
     }
-    if replication_factor > active.len() {
+    if replication_factor > candidates.len() {
         return Err(Refusal::TooFewBrokers {
             replication_factor,
-            brokers: active.len(),
+            brokers: candidates.len(),
         });
     }
-    let replicas = |start: usize| {
-        let round = active.iter().cycle().skip(start % active.len());
-        round.take(replication_factor).copied().collect()
-    };
-    Ok((first..first + count).map(replicas).collect())
+    let mut placed = Vec::with_capacity(count);
+    for index in first..first.saturating_add(count) {
+        placed.push(place_one(&mut candidates, index, replication_factor));
+    }
+    Ok(placed)
+}
+
+fn candidates(image: &MetadataImage) -> Vec<Candidate<'_>> {
+    let mut load: BTreeMap<NodeId, (usize, usize)> = BTreeMap::new();
+    for topic in image.topics() {
+        for (_, state) in topic.indexed() {
+            for (at, id) in state.replicas.iter().enumerate() {
+                let (leads, holds) = load.entry(*id).or_default();
+                *leads += usize::from(at == 0);
+                *holds += 1;
+            }
+        }
+    }
+    image
+        .brokers()
+        .filter(|(id, _)| is_active(image, *id))
+        .map(|(id, broker)| {
+            let (leads, holds) = load.get(&id).copied().unwrap_or_default();
+            Candidate {
+                id,
+                rack: broker.rack.as_deref(),
+                leads,
+                holds,
+            }
+        })
+        .collect()
+}
+
+/// Replicas of one partition. `turn` says who comes first among equals.
+fn place_one(candidates: &mut [Candidate<'_>], turn: usize, count: usize) -> Vec<NodeId> {
+    let total = candidates.len();
+    let mut chosen: Vec<usize> = Vec::with_capacity(count);
+    while chosen.len() < count {
+        let after = chosen.last().map_or(turn, |last| last + 1);
+        let best = (0..total)
+            .map(|step| (after + step) % total)
+            .filter(|at| !chosen.contains(at))
+            .filter_map(|at| Some((at, candidates.get(at)?)))
+            .min_by_key(|(_, candidate)| {
+                let of_rack = chosen
+                    .iter()
+                    .filter_map(|at| candidates.get(*at))
+                    .filter(|other| other.rack == candidate.rack)
+                    .count();
+                let leads = if chosen.is_empty() {
+                    candidate.leads
+                } else {
+                    0
+                };
+                (of_rack, leads, candidate.holds)
+            });
+        let Some((at, _)) = best else { break };
+        if let Some(candidate) = candidates.get_mut(at) {
+            candidate.leads += usize::from(chosen.is_empty());
+            candidate.holds += 1;
+        }
+        chosen.push(at);
+    }
+    let id = |at: &usize| candidates.get(*at).map(|candidate| candidate.id);
+    chosen.iter().filter_map(id).collect()
 }
 
 /// Checks replicas that the request chose. `expected` is the number of replicas of the partitions
@@ -77,16 +147,39 @@ pub fn check_assignment(
 pub fn is_active(image: &MetadataImage, id: NodeId) -> bool {
     image
         .broker(id)
-        .is_some_and(|registration| !registration.fenced)
+        .is_some_and(|registration| !registration.fenced && !registration.stopping)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::image_with_brokers;
+    use std::collections::HashSet;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::super::records::{MetadataRecord, RegisterBrokerRecord};
+    use super::super::test_support::{apply, image_with_brokers, nodes, topic};
     use super::*;
 
-    fn nodes(ids: &[i32]) -> Vec<NodeId> {
-        ids.iter().copied().map(NodeId::new).collect()
+    fn with_racks(racks: &[Option<&str>]) -> MetadataImage {
+        let mut image = image_with_brokers(&[]);
+        let records: Vec<_> = (1..)
+            .zip(racks)
+            .map(|(id, rack)| {
+                MetadataRecord::RegisterBroker(RegisterBrokerRecord {
+                    broker_id: NodeId::new(id),
+                    incarnation_id: odradek_protocol::codec::Uuid::ZERO,
+                    broker_epoch: 1,
+                    endpoints: vec![],
+                    features: vec![],
+                    rack: rack.map(str::to_owned),
+                    fenced: false,
+                    log_dirs: vec![],
+                })
+            })
+            .collect();
+        apply(&mut image, &records);
+        image
     }
 
     #[test]
@@ -96,6 +189,60 @@ mod tests {
             place(&image, 1, 3, 2),
             Ok(vec![nodes(&[2, 3]), nodes(&[3, 1]), nodes(&[1, 2])])
         );
+    }
+
+    #[test]
+    fn topics_of_one_partition_are_spread_like_partitions_of_one_topic() {
+        let mut image = image_with_brokers(&[1, 2, 3]);
+        let mut leaders = Vec::new();
+        for number in 1..=6 {
+            let placed = place(&image, 0, 1, 1).expect("there is room");
+            leaders.push(placed[0][0].get());
+            apply(
+                &mut image,
+                &topic(&format!("t{number}"), number, &[&[placed[0][0].get()]]),
+            );
+        }
+        leaders.sort_unstable();
+        assert_eq!(leaders, [1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn replicas_are_spread_over_racks_and_leaders_over_brokers_whatever_the_cluster() {
+        let seed = std::env::var("ODRADEK_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(rand::random);
+        println!("ODRADEK_SEED={seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        for _ in 0..200 {
+            let brokers = random.random_range(1..=9);
+            let names = [None, Some("a"), Some("b"), Some("c")];
+            let kinds = random.random_range(1..=4);
+            let racks: Vec<Option<&str>> = (0..brokers)
+                .map(|_| names[random.random_range(0..kinds)])
+                .collect();
+            let image = with_racks(&racks);
+            let factor = random.random_range(1..=brokers);
+            let count = random.random_range(1..=40);
+            let placed = place(&image, random.random_range(0..50), count, factor);
+            let placed = placed.expect("enough brokers");
+            let distinct_racks = racks.iter().collect::<HashSet<_>>().len();
+            let mut leads = vec![0_usize; brokers];
+            for replicas in &placed {
+                let distinct: HashSet<_> = replicas.iter().collect();
+                assert_eq!((replicas.len(), distinct.len()), (factor, factor));
+                let at = |id: &NodeId| usize::try_from(id.get() - 1).expect("an id");
+                let over: HashSet<_> = replicas.iter().map(|id| racks[at(id)]).collect();
+                assert_eq!(over.len(), factor.min(distinct_racks));
+                leads[at(&replicas[0])] += 1;
+            }
+            let (most, least) = (leads.iter().max(), leads.iter().min());
+            assert!(
+                most.zip(least)
+                    .is_some_and(|(most, least)| most - least <= 1)
+            );
+        }
     }
 
     #[test]

@@ -209,9 +209,71 @@ pub enum Refusal {
         /// What was asked for.
         received: String,
     },
+    /// There is no topic of that name to reassign.
+    #[error("Unable to find a topic named {0}.")]
+    NoSuchTopic(String),
+    /// There is no such partition to reassign.
+    #[error("Unable to find partition {topic}:{partition}.")]
+    NoSuchPartition {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionIndex,
+    },
+    /// Nothing is under way that could be cancelled.
+    #[error("No partition reassignment is in progress.")]
+    NoReassignment,
+    /// The number of replicas would change where it must not.
+    #[error("The replication factor is changed from {from} to {to}")]
+    ReplicationFactorChanges {
+        /// Replicas as it is.
+        from: usize,
+        /// Replicas asked for.
+        to: usize,
+    },
+    /// A broker of this id is registered with another disk.
+    #[error(
+        "broker {node} is registered with the data directory {known}, and this one is {directory}: an \
+         empty disk must not pass for the one that the broker's replicas are on. To replace the broker \
+         for good, stop it, run kafka-cluster.sh unregister --id {node} against another broker, and \
+         start this one again; its replicas are then filled from the others"
+    )]
+    OtherDirectory {
+        /// The broker.
+        node: NodeId,
+        /// Id of the directory that it comes with.
+        directory: String,
+        /// Id of the directory that it is registered with.
+        known: String,
+    },
+    /// The configuration of a node names other voters.
+    #[error(
+        "controller.quorum.voters of node {node} names {}, and the cluster was begun with {}",
+        list(named),
+        list(voters)
+    )]
+    OtherVoters {
+        /// The node.
+        node: NodeId,
+        /// What it names.
+        named: Vec<NodeId>,
+        /// What the cluster was begun with.
+        voters: Vec<NodeId>,
+    },
+    /// There is no such broker.
+    #[error("Broker ID {0} is not currently registered")]
+    BrokerNotRegistered(NodeId),
+    /// The broker has registered anew since.
+    #[error("broker {0} has registered again since")]
+    StaleBroker(NodeId),
     /// Something that works in a later version only.
     #[error("{0}")]
     Unsupported(&'static str),
+}
+
+fn list(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    names.join(",")
 }
 
 impl Refusal {
@@ -237,8 +299,16 @@ impl Refusal {
             | Self::BrokerNotANumber(_)
             | Self::OtherBroker { .. }
             | Self::Unsupported(_) => ErrorCode::InvalidRequest,
+            Self::NoReassignment => ErrorCode::NoReassignmentInProgress,
+            Self::OtherDirectory { .. } => ErrorCode::DuplicateBrokerRegistration,
+            Self::OtherVoters { .. } => ErrorCode::InconsistentVoterSet,
+            Self::BrokerNotRegistered(_) => ErrorCode::BrokerIdNotRegistered,
+            Self::StaleBroker(_) => ErrorCode::StaleBrokerEpoch,
             Self::DeletionDisabled => ErrorCode::TopicDeletionDisabled,
-            Self::UnknownTopic | Self::UnknownTopicNamed(_) => ErrorCode::UnknownTopicOrPartition,
+            Self::UnknownTopic
+            | Self::UnknownTopicNamed(_)
+            | Self::NoSuchTopic(_)
+            | Self::NoSuchPartition { .. } => ErrorCode::UnknownTopicOrPartition,
             Self::UnknownTopicId => ErrorCode::UnknownTopicId,
             Self::TopicExists(_) => ErrorCode::TopicAlreadyExists,
             Self::InvalidTopicName(_) | Self::NameCollision { .. } => {
@@ -251,6 +321,7 @@ impl Refusal {
             | Self::SamePartitionCount(_)
             | Self::NotAnIncrease { .. } => ErrorCode::InvalidPartitions,
             Self::ReplicationFactorNotPositive
+            | Self::ReplicationFactorChanges { .. }
             | Self::CannotReplicate { .. }
             | Self::TooFewBrokers { .. }
             | Self::NoActiveBroker => ErrorCode::InvalidReplicationFactor,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
 
 use super::super::image::{ConfigMap, ConfigResource, MetadataImage};
@@ -280,7 +279,10 @@ pub(super) fn new_partitions(
             .copied()
             .filter(|id| placement::is_active(image, *id))
             .collect();
-        let directories = replicas.iter().map(|id| directory(image, *id)).collect();
+        let directories = replicas
+            .iter()
+            .map(|id| image.only_directory(*id))
+            .collect();
         MetadataRecord::Partition(PartitionRecord {
             topic_id,
             partition: PartitionIndex::new(index),
@@ -294,14 +296,6 @@ pub(super) fn new_partitions(
             directories,
         })
     })
-}
-
-/// The only log directory of a broker, or "not assigned yet" when there is a choice.
-fn directory(image: &MetadataImage, id: NodeId) -> Uuid {
-    match image.broker(id).map(|broker| broker.log_dirs.as_slice()) {
-        Some([only]) => *only,
-        _ => Uuid::ZERO,
-    }
 }
 
 #[cfg(test)]

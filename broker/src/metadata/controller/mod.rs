@@ -8,6 +8,8 @@ pub mod alter_configs;
 pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_topics;
+pub mod elections;
 pub mod leader_reports;
 pub mod producer_ids;
+pub mod reassignments;
 pub mod register_broker;

@@ -1,13 +1,19 @@
-//! A broker's registration at its start, and what a fresh cluster begins with.
+//! Brokers come, stop, and go: registrations, fencing, and what a fresh cluster begins with.
+//!
+//! A registration tells a restarted process from another node by the log directory, which only one
+//! process at a time can have locked: the same directory takes over at once, another one is refused.
+//! A broker with an empty disk must not pass for the one whose replicas were on the old disk.
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, TopicId};
 
 use super::super::features;
-use super::super::image::MetadataImage;
+use super::super::image::{BrokerRegistration, MetadataImage};
 use super::super::records::{
-    BrokerEndpoint, FeatureLevelRecord, MetadataRecord, RegisterBrokerRecord,
+    BrokerChangeRecord, BrokerEndpoint, ClusterRecord, FeatureLevelRecord, MetadataRecord,
+    PartitionChangeRecord, RegisterBrokerRecord, UnregisterBrokerRecord,
 };
+use super::super::refusal::Refusal;
 
 /// What a broker says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +22,7 @@ pub struct Registration {
     pub broker_id: NodeId,
     /// Identity of the process, new at every start.
     pub incarnation_id: Uuid,
-    /// Advertised listeners.
+    /// Advertised listeners, the one for other brokers first.
     pub endpoints: Vec<BrokerEndpoint>,
     /// `broker.rack`.
     pub rack: Option<String>,
@@ -26,10 +32,19 @@ pub struct Registration {
     pub voters: Vec<NodeId>,
 }
 
-/// Records that register the broker; on an empty log, after the features that a cluster starts
-/// with. Kafka's broker epochs are offsets of the log, and so are ours.
-pub fn register_broker(image: &MetadataImage, registration: &Registration) -> Vec<MetadataRecord> {
-    let mut records: Vec<_> = features::INITIAL
+/// Records that a metadata log begins with; none for a log that has them.
+pub fn found_cluster(
+    image: &MetadataImage,
+    cluster_id: &str,
+    voters: &[NodeId],
+) -> Vec<MetadataRecord> {
+    let cluster = image.cluster().is_none().then(|| {
+        MetadataRecord::Cluster(ClusterRecord {
+            cluster_id: cluster_id.to_owned(),
+            voters: voters.to_vec(),
+        })
+    });
+    let features = features::INITIAL
         .iter()
         .filter(|_| image.features().is_empty())
         .map(|(name, level)| {
@@ -37,10 +52,23 @@ pub fn register_broker(image: &MetadataImage, registration: &Registration) -> Ve
                 name: (*name).to_owned(),
                 level: *level,
             })
-        })
-        .collect();
-    let before = i64::try_from(records.len()).unwrap_or(0);
-    records.push(MetadataRecord::RegisterBroker(RegisterBrokerRecord {
+        });
+    features.chain(cluster).collect()
+}
+
+/// Records that register the broker, `before` records later than the end of the image. Kafka's
+/// broker epochs are offsets of the log, and so are ours.
+pub fn register_broker(
+    image: &MetadataImage,
+    registration: &Registration,
+    before: usize,
+) -> Result<Vec<MetadataRecord>, Refusal> {
+    if let Some(known) = image.broker(registration.broker_id) {
+        check_directories(registration, known)?;
+    }
+    check_voters(image, registration.broker_id, &registration.voters)?;
+    let before = i64::try_from(before).unwrap_or(0);
+    Ok(vec![MetadataRecord::RegisterBroker(RegisterBrokerRecord {
         broker_id: registration.broker_id,
         incarnation_id: registration.incarnation_id,
         broker_epoch: image.next_offset().plus(before).get(),
@@ -49,34 +77,240 @@ pub fn register_broker(image: &MetadataImage, registration: &Registration) -> Ve
         rack: registration.rack.clone(),
         fenced: false,
         log_dirs: registration.log_dirs.clone(),
-    }));
+    })])
+}
+
+/// Whether a node that was never in the cluster may take part in it under this id.
+pub fn check_newcomer(
+    image: &MetadataImage,
+    node: NodeId,
+    directory: Uuid,
+    voters: &[NodeId],
+) -> Result<(), Refusal> {
+    if let Some(known) = image.broker(node)
+        && !known.log_dirs.contains(&directory)
+    {
+        return Err(other_directory(node, directory, known));
+    }
+    check_voters(image, node, voters)
+}
+
+fn check_directories(
+    registration: &Registration,
+    known: &BrokerRegistration,
+) -> Result<(), Refusal> {
+    let is_known = |id: &Uuid| known.log_dirs.contains(id);
+    match registration.log_dirs.first() {
+        Some(_) if registration.log_dirs.iter().any(is_known) || known.log_dirs.is_empty() => {
+            Ok(())
+        }
+        Some(first) => Err(other_directory(registration.broker_id, *first, known)),
+        None => Ok(()),
+    }
+}
+
+fn other_directory(node: NodeId, directory: Uuid, known: &BrokerRegistration) -> Refusal {
+    Refusal::OtherDirectory {
+        node,
+        directory: TopicId::from(directory).to_string(),
+        known: known
+            .log_dirs
+            .first()
+            .map(|id| TopicId::from(*id).to_string())
+            .unwrap_or_default(),
+    }
+}
+
+/// Nodes that disagree about the first voters would not be one cluster.
+fn check_voters(image: &MetadataImage, node: NodeId, named: &[NodeId]) -> Result<(), Refusal> {
+    let Some(cluster) = image.cluster() else {
+        return Ok(());
+    };
+    if named.is_empty() || super::leader_reports::same_nodes(named, &cluster.voters) {
+        return Ok(());
+    }
+    Err(Refusal::OtherVoters {
+        node,
+        named: named.to_vec(),
+        voters: cluster.voters.clone(),
+    })
+}
+
+/// Fences a broker, or unfences it. A fenced broker gets no new replicas, and partitions that name
+/// it as their leader have none until somebody leads them: `image` knows of nobody else.
+pub fn fence(image: &MetadataImage, node: NodeId, fenced: bool) -> Vec<MetadataRecord> {
+    let Some(broker) = image.broker(node).filter(|broker| broker.fenced != fenced) else {
+        return Vec::new();
+    };
+    let mut records = vec![MetadataRecord::BrokerChange(BrokerChangeRecord {
+        broker_id: node,
+        broker_epoch: broker.broker_epoch,
+        fenced: Some(fenced),
+        stopping: false,
+    })];
+    if fenced {
+        records.extend(leaderless(image, node));
+    }
     records
+}
+
+/// Takes the broker out as the leader of its partitions. Its epochs stay, so that it is taken back if
+/// it turns out to lead still.
+fn leaderless(image: &MetadataImage, node: NodeId) -> impl Iterator<Item = MetadataRecord> {
+    image.topics().flat_map(move |topic| {
+        topic
+            .indexed()
+            .filter(move |(_, state)| state.leader == Some(node))
+            .map(|(partition, state)| {
+                MetadataRecord::PartitionChange(PartitionChangeRecord {
+                    leader: Some(None),
+                    leader_epoch: Some(state.leader_epoch),
+                    ..PartitionChangeRecord::of(topic.id, partition)
+                })
+            })
+    })
+}
+
+/// Takes down that a broker wants to stop; with `now`, that it goes. A registration that has been
+/// replaced changes nothing.
+pub fn stop_broker(
+    image: &MetadataImage,
+    node: NodeId,
+    broker_epoch: i64,
+    now: bool,
+) -> Vec<MetadataRecord> {
+    let is_current = |broker: &&BrokerRegistration| broker.broker_epoch == broker_epoch;
+    match image.broker(node).filter(is_current) {
+        Some(_) if now => fence(image, node, true),
+        Some(broker) if !broker.stopping => {
+            vec![MetadataRecord::BrokerChange(BrokerChangeRecord {
+                broker_id: node,
+                broker_epoch,
+                fenced: None,
+                stopping: true,
+            })]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Forgets a broker. What it held stays assigned to it until it is reassigned.
+pub fn unregister_broker(
+    image: &MetadataImage,
+    node: NodeId,
+) -> Result<Vec<MetadataRecord>, Refusal> {
+    let broker = image
+        .broker(node)
+        .ok_or(Refusal::BrokerNotRegistered(node))?;
+    let mut records: Vec<_> = leaderless(image, node).collect();
+    records.push(MetadataRecord::UnregisterBroker(UnregisterBrokerRecord {
+        broker_id: node,
+        broker_epoch: broker.broker_epoch,
+    }));
+    Ok(records)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::test_support::apply;
+    use super::super::super::test_support::{apply, image_with_brokers, nodes, topic};
     use super::*;
 
-    #[test]
-    fn a_fresh_cluster_starts_with_its_features_and_an_older_one_keeps_them() {
-        let registration = Registration {
-            broker_id: NodeId::new(1),
+    fn registration(node: i32, directory: u8) -> Registration {
+        Registration {
+            broker_id: NodeId::new(node),
             incarnation_id: Uuid::from_bytes([1; 16]),
             endpoints: vec![],
             rack: None,
-            log_dirs: vec![],
+            log_dirs: vec![Uuid::from_bytes([directory; 16])],
             voters: vec![],
-        };
+        }
+    }
+
+    fn register(image: &mut MetadataImage, registration: &Registration) -> Result<(), Refusal> {
+        let mut records = found_cluster(image, "cluster", &nodes(&[1, 2, 3]));
+        let registered = register_broker(image, registration, records.len())?;
+        records.extend(registered);
+        apply(image, &records);
+        Ok(())
+    }
+
+    #[test]
+    fn a_fresh_cluster_starts_with_its_features_and_an_older_one_keeps_them() {
         let mut image = MetadataImage::default();
-        let records = register_broker(&image, &registration);
-        assert!(matches!(records[0], MetadataRecord::FeatureLevel(_)));
-        apply(&mut image, &records);
+        register(&mut image, &registration(1, 7)).expect("the first");
         let epoch = |image: &MetadataImage| image.broker(NodeId::new(1)).map(|it| it.broker_epoch);
-        assert_eq!(epoch(&image), Some(1));
-        let records = register_broker(&image, &registration);
-        assert_eq!(records.len(), 1);
-        apply(&mut image, &records);
         assert_eq!(epoch(&image), Some(2));
+        assert!(!image.features().is_empty());
+        register(&mut image, &registration(1, 7)).expect("a restart");
+        assert_eq!(epoch(&image), Some(3));
+        let cluster = image.cluster().expect("named");
+        assert_eq!(
+            (cluster.cluster_id.as_str(), cluster.voters.len()),
+            ("cluster", 3)
+        );
+        assert_eq!(found_cluster(&image, "other", &[]), []);
+    }
+
+    #[test]
+    fn another_disk_under_a_known_id_is_refused_until_the_old_one_is_unregistered() {
+        let mut image = MetadataImage::default();
+        register(&mut image, &registration(1, 7)).expect("the first");
+        let refusal = register(&mut image, &registration(1, 8)).expect_err("another disk");
+        let text = refusal.to_string();
+        assert!(text.contains("kafka-cluster.sh unregister"), "{text}");
+        let joining = check_newcomer(&image, NodeId::new(1), Uuid::from_bytes([8; 16]), &[]);
+        assert_eq!(joining, Err(refusal));
+        let records = unregister_broker(&image, NodeId::new(1)).expect("registered");
+        apply(&mut image, &records);
+        register(&mut image, &registration(1, 8)).expect("nobody has the id");
+    }
+
+    #[test]
+    fn voters_that_disagree_are_refused() {
+        let mut image = MetadataImage::default();
+        register(&mut image, &registration(1, 7)).expect("the first");
+        let with = |voters: &[i32]| Registration {
+            voters: nodes(voters),
+            ..registration(2, 9)
+        };
+        assert!(register(&mut image, &with(&[3, 1, 2])).is_ok());
+        let refusal = register(&mut image, &with(&[1, 2])).expect_err("others");
+        assert!(matches!(refusal, Refusal::OtherVoters { .. }));
+    }
+
+    #[test]
+    fn a_fenced_broker_leads_nothing_and_keeps_its_epochs() {
+        let mut image = image_with_brokers(&[1, 2]);
+        apply(&mut image, &topic("t", 3, &[&[1, 2], &[2, 1]]));
+        let records = fence(&image, NodeId::new(1), true);
+        assert_eq!(records.len(), 2);
+        apply(&mut image, &records);
+        let partitions = &image.topic("t").expect("exists").partitions;
+        assert_eq!(partitions[0].leader, None);
+        assert_eq!(partitions[0].leader_epoch.get(), 0);
+        assert_eq!(partitions[1].leader, Some(NodeId::new(2)));
+        assert_eq!(fence(&image, NodeId::new(1), true), []);
+        let records = fence(&image, NodeId::new(1), false);
+        apply(&mut image, &records);
+        assert!(image.broker(NodeId::new(1)).is_some_and(|it| !it.fenced));
+        assert_eq!(fence(&image, NodeId::new(9), true), []);
+    }
+
+    #[test]
+    fn a_broker_stops_in_two_steps_and_an_older_process_of_it_in_none() {
+        let mut image = image_with_brokers(&[1, 2]);
+        let node = NodeId::new(1);
+        assert_eq!(stop_broker(&image, node, 7, true), []);
+        let records = stop_broker(&image, node, 1, false);
+        apply(&mut image, &records);
+        assert!(
+            image
+                .broker(node)
+                .is_some_and(|it| it.stopping && !it.fenced)
+        );
+        assert_eq!(stop_broker(&image, node, 1, false), []);
+        let records = stop_broker(&image, node, 1, true);
+        apply(&mut image, &records);
+        assert!(image.broker(node).is_some_and(|it| it.fenced));
     }
 }

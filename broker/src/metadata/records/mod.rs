@@ -65,7 +65,7 @@ pub enum MetadataRecord {
     FeatureLevel(FeatureLevelRecord),
     /// A block of producer ids was handed out.
     ProducerIds(ProducerIdsRecord),
-    /// The cluster has its name. The first record of every log.
+    /// The cluster has its name. Among the first records of every log.
     Cluster(ClusterRecord),
     /// Nothing changed.
     NoOp,

@@ -99,6 +99,21 @@ impl PartitionRecord {
 }
 
 impl PartitionChangeRecord {
+    /// A change of that partition that changes nothing yet.
+    pub const fn of(topic_id: TopicId, partition: PartitionIndex) -> Self {
+        Self {
+            topic_id,
+            partition,
+            isr: None,
+            leader: None,
+            leader_epoch: None,
+            replicas: None,
+            removing_replicas: None,
+            adding_replicas: None,
+            directories: None,
+        }
+    }
+
     pub(super) fn encode<T: EncodeTarget>(
         &self,
         encoder: &mut Encoder<T>,
@@ -132,17 +147,8 @@ impl PartitionChangeRecord {
     }
 
     pub(super) fn decode(decoder: &mut Decoder) -> Result<Self, DecodeError> {
-        let mut record = Self {
-            partition: PartitionIndex::new(decoder.read_i32()?),
-            topic_id: decoder.read_uuid()?.into(),
-            isr: None,
-            leader: None,
-            leader_epoch: None,
-            replicas: None,
-            removing_replicas: None,
-            adding_replicas: None,
-            directories: None,
-        };
+        let partition = PartitionIndex::new(decoder.read_i32()?);
+        let mut record = Self::of(decoder.read_uuid()?.into(), partition);
         decoder.read_tagged_fields_with(|tag, decoder| {
             match tag {
                 0 => record.isr = read_nullable_nodes(decoder)?,
