@@ -88,12 +88,13 @@ fn place_one(candidates: &mut [Candidate<'_>], turn: usize, count: usize) -> Vec
                     .filter_map(|at| candidates.get(*at))
                     .filter(|other| other.rack == candidate.rack)
                     .count();
-                let leads = if chosen.is_empty() {
+                // The leader by what it leads, the others by what they hold.
+                let load = if chosen.is_empty() {
                     candidate.leads
                 } else {
-                    0
+                    candidate.holds
                 };
-                (of_rack, leads, candidate.holds)
+                (of_rack, load)
             });
         let Some((at, _)) = best else { break };
         if let Some(candidate) = candidates.get_mut(at) {
