@@ -143,9 +143,12 @@ pub enum RaftError {
         /// The high watermark.
         high_watermark: Offset,
     },
-    /// The group stopped: its log directory went offline, or it was closed.
+    /// The group stopped: its log directory went offline, or one of its tasks failed.
     #[error("the group has stopped: {0}")]
     Stopped(Arc<str>),
+    /// The group was closed in order.
+    #[error("the group is closed")]
+    Closed,
 }
 
 impl RaftError {

@@ -177,11 +177,14 @@ impl Group {
             if let Some(cause) = self.shared.offline_cause() {
                 return Err(RaftError::Stopped(cause));
             }
+            if self.shared.is_closed() {
+                return Err(RaftError::Closed);
+            }
             if let Leadership::Leader { epoch, ready: true } = *leadership.borrow_and_update() {
                 return Ok(epoch);
             }
             if leadership.changed().await.is_err() {
-                return Err(RaftError::Stopped("closed".into()));
+                return Err(RaftError::Closed);
             }
         }
     }
@@ -245,7 +248,7 @@ impl Group {
     pub(crate) fn not_leading(&self) -> RaftError {
         match self.shared.why_dropped() {
             ProposeError::Offline(cause) => RaftError::Stopped(cause),
-            ProposeError::Closed => RaftError::Stopped("closed".into()),
+            ProposeError::Closed => RaftError::Closed,
             _ => RaftError::NotLeader {
                 leader: self.shared.leader(),
             },

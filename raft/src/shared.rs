@@ -345,5 +345,11 @@ impl Shared {
     pub(crate) fn close(&self) {
         self.gate.lock().open = false;
         self.closed.store(true, Ordering::Release);
+        // Whoever waits to lead finds out.
+        self.leadership.send_modify(|_| {});
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }

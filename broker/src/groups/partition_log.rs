@@ -116,7 +116,7 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::LeaseOver
         | PartitionError::FencedLeaderEpoch { .. }
         | PartitionError::UnknownLeaderEpoch { .. }
-        | PartitionError::Closed => LogFailure::NotLeader,
+        | PartitionError::Deleted => LogFailure::NotLeader,
         PartitionError::Offline(_) | PartitionError::Unreadable(_) => LogFailure::Storage,
         PartitionError::Batch(_)
         | PartitionError::LargerThanSegment { .. }

@@ -85,12 +85,17 @@ pub async fn wait_until_led(
             if !state.replicas.contains(&node) {
                 continue;
             }
-            let partition = broker
-                .partitions
-                .get(topic.id, index)
-                .ok_or(ErrorCode::KafkaStorageError)?;
-            let ready = partition.group().wait_until_ready().await;
-            ready.map_err(|_| ErrorCode::KafkaStorageError)?;
+            let led = match broker.partitions.get(topic.id, index) {
+                Some(partition) => partition.group().wait_until_ready().await.is_ok(),
+                None => false,
+            };
+            if led {
+                continue;
+            }
+            return match broker.metadata.image().topic_by_id(topic.id) {
+                Some(_) => Err(ErrorCode::KafkaStorageError),
+                None => Ok(()),
+            };
         }
         Ok(())
     };

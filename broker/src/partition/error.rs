@@ -93,9 +93,9 @@ pub enum PartitionError {
     /// The log does not hold the offset.
     #[error("offset {0} is out of range")]
     OffsetOutOfRange(Offset),
-    /// The partition is being deleted or the broker stops.
-    #[error("the partition is closed")]
-    Closed,
+    /// Its topic has been deleted, whatever else came of that.
+    #[error("the topic has been deleted")]
+    Deleted,
     /// The time that the client gave is up.
     #[error("the request timed out")]
     TimedOut,
@@ -108,9 +108,10 @@ impl PartitionError {
     /// The code that a client gets for this cause.
     pub fn error_code(&self) -> ErrorCode {
         match self {
-            Self::NotLeader { .. } | Self::NotReady | Self::LeaseOver | Self::Closed => {
+            Self::NotLeader { .. } | Self::NotReady | Self::LeaseOver => {
                 ErrorCode::NotLeaderOrFollower
             }
+            Self::Deleted => ErrorCode::UnknownTopicOrPartition,
             Self::NotEnoughReplicas { .. } => ErrorCode::NotEnoughReplicas,
             Self::NotEnoughReplicasAfterAppend { .. } => ErrorCode::NotEnoughReplicasAfterAppend,
             Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
@@ -162,7 +163,7 @@ impl PartitionError {
             | Self::Offline(_)
             | Self::DiskReserve
             | Self::OffsetOutOfRange(_)
-            | Self::Closed
+            | Self::Deleted
             | Self::TimedOut
             | Self::Unreadable(_) => false,
         }
@@ -186,7 +187,7 @@ impl From<ProposeError> for PartitionError {
             ProposeError::NotReady => Self::NotReady,
             ProposeError::QueueFull { .. } => Self::Busy,
             ProposeError::Offline(cause) => Self::Offline(cause),
-            ProposeError::Closed => Self::Closed,
+            ProposeError::Closed => Self::NotLeader { leader: None },
             ProposeError::Malformed => Self::Batch(BatchError::NoBatch { len: 0 }),
         }
     }
@@ -212,7 +213,7 @@ impl From<RaftError> for PartitionError {
         match error {
             RaftError::NotLeader { leader } => Self::NotLeader { leader },
             RaftError::LogStartOutOfRange { requested, .. } => Self::OffsetOutOfRange(requested),
-            RaftError::UnknownGroup(_) => Self::Closed,
+            RaftError::UnknownGroup(_) | RaftError::Closed => Self::NotLeader { leader: None },
             RaftError::Storage(error) => error.into(),
             RaftError::Stopped(cause) => Self::Offline(cause),
             RaftError::Io { .. }

@@ -130,7 +130,23 @@ pub struct PartitionEvents {
     waiters: WaitList,
     offline: OnceLock<Arc<str>>,
     committed: Notify,
-    closed: AtomicBool,
+    deleted: AtomicBool,
+}
+
+impl PartitionEvents {
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
+    /// What to tell of a failure: nothing that goes wrong while a topic is being deleted, from a
+    /// stopped group to a file that is gone, is a fault of its own.
+    fn explain(&self, error: impl Into<PartitionError>) -> PartitionError {
+        if self.is_deleted() {
+            PartitionError::Deleted
+        } else {
+            error.into()
+        }
+    }
 }
 
 impl GroupObserver for PartitionEvents {
@@ -221,16 +237,16 @@ impl Partition {
         self.group.reader()
     }
 
-    /// Has everybody who holds on to the partition find it closed: it is about to be deleted.
-    pub fn close(&self) {
-        self.events.closed.store(true, Ordering::Release);
+    /// Has everybody who holds on to the partition find it deleted: it is about to be.
+    pub fn mark_deleted(&self) {
+        self.events.deleted.store(true, Ordering::Release);
         self.events.waiters.fire();
     }
 
     /// The leader epoch if this node leads.
     pub fn require_leader(&self) -> Result<LeaderEpoch, PartitionError> {
-        if self.events.closed.load(Ordering::Acquire) {
-            return Err(PartitionError::Closed);
+        if self.events.is_deleted() {
+            return Err(PartitionError::Deleted);
         }
         match self.leadership() {
             Leadership::Leader { epoch, .. } => Ok(epoch),
@@ -272,8 +288,8 @@ impl Partition {
     /// [`Self::require_epoch`], but a follower will do as well: for those who read only what is
     /// committed and may be late.
     pub fn require_replica(&self, known: LeaderEpoch) -> Result<Role, PartitionError> {
-        if self.events.closed.load(Ordering::Acquire) {
-            return Err(PartitionError::Closed);
+        if self.events.is_deleted() {
+            return Err(PartitionError::Deleted);
         }
         let (role, current) = match self.leadership() {
             Leadership::Leader { epoch, .. } => (Role::Leader, epoch),
@@ -290,7 +306,9 @@ impl Partition {
         records: Bytes,
         options: AppendOptions,
     ) -> Result<Appending, PartitionError> {
-        let appending = self.check_and_enqueue(records, options);
+        let appending = self
+            .check_and_enqueue(records, options)
+            .map_err(|error| self.events.explain(error));
         match &appending {
             // The caller tries again when there is room.
             Ok(_) | Err(PartitionError::Busy) => {}
@@ -343,10 +361,11 @@ impl Partition {
             committed: committed_sender,
         };
         let (size, stamped) = (header.size_in_bytes(), batch.log_append_time);
+        let events = Arc::clone(&self.events);
         if !(header.has_producer_id() && options.origin == BatchOrigin::Client) {
             self.group.propose(proposal)?;
             self.count_taken(size, header.record_count);
-            return Ok(Appending::new(committed, appended, stamped).and(more_than_majority));
+            return Ok(Appending::new(committed, appended, stamped, events).and(more_than_majority));
         }
         let sequenced = SequencedBatch {
             producer_id: header.producer_id,
@@ -359,12 +378,14 @@ impl Partition {
             Verdict::Next => {}
             Verdict::DuplicateInFlight(first_copy) => {
                 self.metrics.duplicate();
-                return Ok(Appending::shared(first_copy, None, stamped).and(more_than_majority));
+                return Ok(
+                    Appending::shared(first_copy, None, stamped, events).and(more_than_majority)
+                );
             }
             Verdict::DuplicateAppended(place) => {
                 self.metrics.duplicate();
                 // Kafka answers a duplicate with the timestamp of its first copy.
-                let appending = Appending::known(place.outcome, Some(place.timestamp));
+                let appending = Appending::known(place.outcome, Some(place.timestamp), events);
                 return Ok(appending.and(more_than_majority));
             }
             Verdict::Refused(fault) => return Err(fault.into()),
@@ -373,7 +394,7 @@ impl Partition {
         self.count_taken(size, header.record_count);
         let outcome = SharedOutcome::new(committed);
         in_flight.record(sequenced, outcome.clone());
-        Ok(Appending::shared(outcome, appended, stamped).and(more_than_majority))
+        Ok(Appending::shared(outcome, appended, stamped, events).and(more_than_majority))
     }
 
     /// [`Self::append`], but waits while the group holds as many batches as it may.
@@ -406,8 +427,8 @@ impl Partition {
 
     /// Drops what is past the topic's retention, on all replicas. Only the leader decides.
     pub async fn run_retention(&self) -> Result<(), PartitionError> {
-        self.group.run_retention(self.clock.wall()).await?;
-        Ok(())
+        let done = self.group.run_retention(self.clock.wall()).await;
+        done.map(|_| ()).map_err(|error| self.events.explain(error))
     }
 
     /// Forgets producers that have been idle for too long, and the traces of batches in flight

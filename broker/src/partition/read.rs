@@ -104,6 +104,7 @@ impl Partition {
     ) -> FetchedPartition {
         self.try_fetch(target, isolation, limit, reader)
             .unwrap_or_else(|error| {
+                let error = self.events.explain(error);
                 if let PartitionError::Unreadable(cause) = &error {
                     tracing::error!(
                         topic = &*self.topic,
@@ -265,6 +266,16 @@ impl Partition {
         isolation: IsolationLevel,
         known_epoch: LeaderEpoch,
     ) -> Result<FoundOffset, PartitionError> {
+        self.find_offset(spec, isolation, known_epoch)
+            .map_err(|error| self.events.explain(error))
+    }
+
+    fn find_offset(
+        &self,
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+        known_epoch: LeaderEpoch,
+    ) -> Result<FoundOffset, PartitionError> {
         let current = self.require_epoch(known_epoch)?;
         let offsets = self.offsets();
         let start = offsets.log_start.offset();
@@ -312,7 +323,7 @@ impl Partition {
     /// nothing.
     pub async fn delete_records(&self, offset: Offset) -> Result<Offset, PartitionError> {
         self.require_leader()?;
-        self.directory.health().check()?;
+        self.directory.require_online()?;
         let offsets = self.offsets();
         let high_watermark = offsets.high_watermark.offset();
         let target = if offset == Offset::NONE {
@@ -324,7 +335,8 @@ impl Partition {
             return Err(PartitionError::OffsetOutOfRange(offset));
         }
         if target > offsets.log_start.offset() {
-            self.group.advance_log_start(target).await?;
+            let moved = self.group.advance_log_start(target).await;
+            moved.map_err(|error| self.events.explain(error))?;
         }
         Ok(self.offsets().log_start.offset())
     }

@@ -3,6 +3,7 @@
 //! A batch without a producer id is waited for by one request only. A batch with one may be sent
 //! again while it is in flight, so its outcome is shared.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,9 +12,9 @@ use odradek_protocol::ids::TimestampMs;
 use odradek_raft::{AppendOutcome, ProposeError};
 use tokio::sync::oneshot;
 
-use super::MoreThanMajority;
 use super::error::PartitionError;
 use super::in_flight::Ticket;
+use super::{MoreThanMajority, PartitionEvents};
 
 /// The channel on which a group tells the fate of a batch.
 pub(super) type Committed = oneshot::Receiver<Result<AppendOutcome, ProposeError>>;
@@ -48,6 +49,7 @@ pub struct Appending {
     appended: Option<oneshot::Receiver<AppendOutcome>>,
     log_append_time: Option<TimestampMs>,
     more_than_majority: Option<MoreThanMajority>,
+    events: Arc<PartitionEvents>,
 }
 
 impl Appending {
@@ -61,12 +63,14 @@ impl Appending {
         committed: Committed,
         appended: Option<oneshot::Receiver<AppendOutcome>>,
         log_append_time: Option<TimestampMs>,
+        events: Arc<PartitionEvents>,
     ) -> Self {
         Self {
             outcome: Outcome::Pending(committed),
             appended,
             log_append_time,
             more_than_majority: None,
+            events,
         }
     }
 
@@ -74,21 +78,28 @@ impl Appending {
         outcome: SharedOutcome,
         appended: Option<oneshot::Receiver<AppendOutcome>>,
         log_append_time: Option<TimestampMs>,
+        events: Arc<PartitionEvents>,
     ) -> Self {
         Self {
             outcome: Outcome::Shared(outcome),
             appended,
             log_append_time,
             more_than_majority: None,
+            events,
         }
     }
 
-    pub(super) fn known(outcome: AppendOutcome, log_append_time: Option<TimestampMs>) -> Self {
+    pub(super) fn known(
+        outcome: AppendOutcome,
+        log_append_time: Option<TimestampMs>,
+        events: Arc<PartitionEvents>,
+    ) -> Self {
         Self {
             outcome: Outcome::Known(outcome),
             appended: None,
             log_append_time,
             more_than_majority: None,
+            events,
         }
     }
 
@@ -106,11 +117,15 @@ impl Appending {
             Outcome::Shared(SharedOutcome(committed)) => committed.await,
         };
         let outcome = match outcome {
-            Ok(outcome) => outcome.map_err(PartitionError::from)?,
-            Err(_group_is_gone) => return Err(PartitionError::Closed),
+            Ok(outcome) => outcome.map_err(|error| self.events.explain(error))?,
+            Err(_group_is_gone) => {
+                let gone = PartitionError::NotLeader { leader: None };
+                return Err(self.events.explain(gone));
+            }
         };
         if let Some(more) = &self.more_than_majority {
-            more.have(outcome.last_offset.plus(1)).await?;
+            let held = more.have(outcome.last_offset.plus(1)).await;
+            held.map_err(|error| self.events.explain(error))?;
         }
         Ok(outcome)
     }

@@ -83,7 +83,7 @@ impl PartitionManager {
     /// Closes a partition whose topic is gone and removes its data. The files go in the
     /// background; what is being read stays readable until it has been sent.
     pub(super) async fn remove(&self, partition: &Arc<Partition>) {
-        partition.close();
+        partition.mark_deleted();
         let key = partition.group().key();
         let deleted = self.options.raft.delete_group(key).await;
         partition.directory().partition_removed();

@@ -1,14 +1,17 @@
+use std::task::Poll;
 use std::time::Duration;
 
-use odradek_protocol::ids::{Offset, PartitionIndex};
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex};
 
 use super::LookupError;
 use super::directory;
-use super::fixture::{Fixture, batch, number, partition_record, topic_id, topic_records};
+use super::fixture::{Fixture, START, batch, number, partition_record, topic_id, topic_records};
+use crate::fetch_plan::IsolationLevel::ReadUncommitted;
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::records::MetadataRecord;
 use crate::metadata::topic_name::CLUSTER_METADATA;
-use crate::partition::{AppendOptions, PartitionError};
+use crate::partition::{AppendOptions, OffsetSpec, PartitionError};
 use odradek_protocol::batch::BatchOrigin;
 
 const CLIENT: AppendOptions = AppendOptions {
@@ -83,7 +86,7 @@ async fn a_topic_made_again_under_its_name_starts_empty_and_its_old_data_goes() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_held_by_someone_survives_the_deletion_of_its_topic_as_closed() {
+async fn a_partition_held_by_someone_survives_the_deletion_of_its_topic_as_deleted() {
     let mut fixture = Fixture::new();
     fixture.create_topic("orders", 1, 1).await;
     let partition = fixture.partition("orders", 0);
@@ -91,14 +94,65 @@ async fn a_partition_held_by_someone_survives_the_deletion_of_its_topic_as_close
         .change(vec![MetadataRecord::RemoveTopic(topic_id(1))])
         .await;
     let refused = partition.append(batch(1), CLIENT);
-    assert!(matches!(
-        refused.err(),
-        Some(PartitionError::Closed | PartitionError::NotLeader { .. })
-    ));
+    assert!(matches!(refused.err(), Some(PartitionError::Deleted)));
     let lookup = fixture
         .manager
         .lookup(&TopicRef::Name("orders".into()), PartitionIndex::new(0));
     assert_eq!(lookup.err(), Some(LookupError::UnknownTopicOrPartition));
+}
+
+/// What goes on when the topic is deleted under it is answered as what it is. A failed disk would
+/// have clients wait, and operators look for a fault that there is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_races_with_a_deletion_hears_of_a_deleted_topic_and_never_of_a_failed_disk() {
+    let mut fixture = Fixture::new();
+    for number in 1..=20 {
+        fixture.create_topic("orders", number, 1).await;
+        produce(&fixture, "orders", 0, 5).await;
+        let partition = fixture.partition("orders", 0);
+        let appending: Vec<_> = (0..5)
+            .map(|_| partition.append(batch(1), CLIENT).expect("accepted"))
+            .collect();
+        let mut deleting = Box::pin(partition.delete_records(Offset::new(3)));
+        let early = futures_util::poll!(deleting.as_mut());
+        fixture
+            .change(vec![MetadataRecord::RemoveTopic(topic_id(number))])
+            .await;
+        let mut outcomes = vec![match early {
+            Poll::Ready(done) => done.map(|_| ()),
+            Poll::Pending => deleting.await.map(|_| ()),
+        }];
+        for one in appending {
+            outcomes.push(one.committed().await.map(|_| ()));
+        }
+        outcomes.push(partition.delete_records(Offset::new(4)).await.map(|_| ()));
+        let lookup = OffsetSpec::Timestamp(START);
+        let found = partition.list_offset(lookup, ReadUncommitted, LeaderEpoch::NONE);
+        outcomes.push(found.map(|_| ()));
+        for error in outcomes.into_iter().filter_map(Result::err) {
+            assert_eq!(
+                error.error_code(),
+                ErrorCode::UnknownTopicOrPartition,
+                "{error}"
+            );
+        }
+    }
+}
+
+/// A group that ends because the broker does is led by nobody here, which is no failed disk either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_group_was_closed_is_not_led_here() {
+    let mut fixture = Fixture::new();
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 5).await;
+    let partition = fixture.partition("orders", 0);
+    let key = partition.group().key();
+    fixture.raft.close_group(key).await.expect("closes");
+    let refused = partition.delete_records(Offset::new(3)).await;
+    let code = refused.err().map(|error| error.error_code());
+    assert_eq!(code, Some(ErrorCode::NotLeaderOrFollower));
+    let ready = tokio::time::timeout(Duration::from_secs(5), partition.group().wait_until_ready());
+    assert!(ready.await.expect("does not wait for ever").is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
