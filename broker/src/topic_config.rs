@@ -11,6 +11,7 @@ use odradek_protocol::compression::Compression;
 
 pub use self::keys::{TOPIC_KEYS, TopicKey, find};
 use crate::config::key::{InvalidValue, list_elements};
+use crate::config::spelling;
 use crate::config::values::{Layers, Settings};
 
 /// What a batch is compressed with on disk.
@@ -125,7 +126,10 @@ impl TopicDefaults {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicConfigError {
     /// There is no such setting.
-    #[error("Unknown topic config name: {0}")]
+    #[error(
+        "Unknown topic config name: {0}{hint}",
+        hint = spelling::suggestion(spelling::nearest_topic_key(.0))
+    )]
     UnknownName(String),
     /// The value is not one that the setting takes.
     #[error(transparent)]
@@ -276,9 +280,14 @@ mod tests {
         let refused = |own: &[(&str, &str)]| {
             validate(&defaults, own.iter().copied()).expect_err("it is wrong")
         };
+        let unknown = refused(&[("retention.mz", "1")]);
         assert_eq!(
-            refused(&[("retention", "1")]),
-            TopicConfigError::UnknownName("retention".to_owned())
+            unknown,
+            TopicConfigError::UnknownName("retention.mz".to_owned())
+        );
+        assert_eq!(
+            unknown.to_string(),
+            "Unknown topic config name: retention.mz; did you mean retention.ms?"
         );
         assert!(matches!(
             refused(&[("segment.bytes", "1048575")]),

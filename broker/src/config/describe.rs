@@ -2,6 +2,7 @@
 
 use super::broker_keys;
 use super::key::{ConfigKind, KeySpec, UpdateMode};
+use super::spelling;
 use super::values::{ConfigSource, Layers, Settings};
 use crate::topic_config::{TOPIC_KEYS, TopicDefaults, TopicKey};
 
@@ -157,7 +158,10 @@ fn broker_synonyms(layers: &Layers, name: &str) -> Vec<ConfigSynonym> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DynamicConfigError {
     /// There is no such key, or it has no effect here.
-    #[error("Unknown broker config name: {0}")]
+    #[error(
+        "Unknown broker config name: {0}{hint}",
+        hint = spelling::suggestion(spelling::nearest_dynamic_key(.0))
+    )]
     UnknownName(String),
     /// The key can only be set at a start.
     #[error("Cannot update these configs dynamically: {0}")]

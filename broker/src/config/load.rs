@@ -8,10 +8,7 @@ use std::path::{Path, PathBuf};
 use super::broker_config::BrokerConfig;
 use super::key::{ConfigKind, InvalidValue, KeySpec};
 use super::values::{Layers, Settings};
-use super::{broker_keys, foreign_keys, properties};
-
-/// Similarity below which a key is no help as a suggestion.
-const SUGGESTION_THRESHOLD: f64 = 0.75;
+use super::{broker_keys, foreign_keys, properties, spelling};
 
 /// Where a setting stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,14 +54,14 @@ pub enum LoadError {
     #[error("--override {0}: expected key=value")]
     Override(String),
     /// Nobody knows the key.
-    #[error("{origin}: unknown configuration key {key}{}", suggestion(.nearest.as_deref()))]
+    #[error("{origin}: unknown configuration key {key}{}", spelling::suggestion(*.nearest))]
     UnknownKey {
         /// The key.
         key: String,
         /// Where it stands.
         origin: Origin,
         /// The key that was probably meant.
-        nearest: Option<String>,
+        nearest: Option<&'static str>,
     },
     /// The value is not one that the key takes.
     #[error("{origin}: {cause}")]
@@ -84,10 +81,6 @@ pub enum LoadError {
         /// Why.
         reason: &'static str,
     },
-}
-
-fn suggestion(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |key| format!("; did you mean {key}?"))
 }
 
 /// What a start was given.
@@ -148,7 +141,7 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
             without_effect.insert(key);
         } else {
             return Err(LoadError::UnknownKey {
-                nearest: nearest(&key),
+                nearest: spelling::nearest_broker_key(&key),
                 key,
                 origin,
             });
@@ -219,23 +212,6 @@ fn check_foreign(
     }
 }
 
-/// The key that is most like `key`, of those that do something here and then of Kafka's.
-fn nearest(key: &str) -> Option<String> {
-    let most_alike = |names: &mut dyn Iterator<Item = &'static str>| {
-        names
-            .map(|name| (strsim::jaro_winkler(key, name), name))
-            .filter(|(likeness, _)| *likeness >= SUGGESTION_THRESHOLD)
-            .max_by(|one, other| one.0.total_cmp(&other.0))
-    };
-    let own = most_alike(&mut broker_keys::all().map(|spec| spec.name));
-    let foreign = most_alike(&mut foreign_keys::FOREIGN.iter().map(|(name, _)| *name));
-    match (own, foreign) {
-        (Some(own), Some(foreign)) if foreign.0 > own.0 => Some(foreign.1.to_owned()),
-        (Some(own), _) => Some(own.1.to_owned()),
-        (None, foreign) => foreign.map(|(_, name)| name.to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,6 +244,10 @@ mod tests {
             message("", &["log.retention.hour=3"]),
             "--override: unknown configuration key log.retention.hour; did you mean \
              log.retention.hours?"
+        );
+        assert_eq!(
+            message("retention.mz=3", &[]),
+            "1: unknown configuration key retention.mz; did you mean log.retention.ms?"
         );
         assert_eq!(
             message("xyzzy=1", &[]),

@@ -16,6 +16,7 @@ pub mod load;
 mod peer_keys;
 pub mod properties;
 mod replication_keys;
+pub(crate) mod spelling;
 pub mod store;
 pub mod values;
 
