@@ -10,7 +10,7 @@ use odradek_protocol::batch::{
     BatchError, BatchHeader, BatchOrigin, BatchSummary, TimestampType, ValidationLimits, restamp,
     validate_batch,
 };
-use odradek_protocol::compression::{Compression, compress, decompress_capped};
+use odradek_protocol::compression::{Compression, compress_at_level, decompress_capped};
 use odradek_protocol::ids::TimestampMs;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -70,7 +70,8 @@ fn prepare_within(
     let mut bytes = records;
     let compression = summary.header.compression()?;
     match settings.compression {
-        Some(wanted) if wanted != compression && origin == BatchOrigin::Client => {
+        // One that has the codec already is kept, whatever its level, as Kafka does.
+        Some(wanted) if wanted.0 != compression && origin == BatchOrigin::Client => {
             let cap = settings.expansion().max_batch_bytes;
             bytes = recompress(
                 &bytes,
@@ -109,13 +110,13 @@ fn recompress(
     batch: &[u8],
     summary: &BatchSummary,
     from: Compression,
-    to: Compression,
+    (to, level): (Compression, i32),
     max_decompressed_bytes: usize,
     timestamp_type: TimestampType,
 ) -> Result<Bytes, BatchError> {
     let records = batch.get(BatchHeader::SIZE..).unwrap_or_default();
     let plain = decompress_capped(from, records, max_decompressed_bytes)?;
-    let packed = compress(to, &plain)?;
+    let packed = compress_at_level(to, level, &plain)?;
     let mut header = summary.header;
     header.attributes = header.attributes.with_compression(to);
     let length = BatchHeader::SIZE - BatchHeader::LOG_OVERHEAD + packed.len();

@@ -13,8 +13,9 @@ use crate::topic_config::{CompressionPolicy, TopicConfig};
 /// What producers and readers of one topic are held to, and how its logs are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionSettings {
-    /// `compression.type`; `None` keeps whatever the producer chose.
-    pub compression: Option<Compression>,
+    /// `compression.type` and the level that goes with it; `None` keeps whatever the producer
+    /// chose.
+    pub compression: Option<(Compression, i32)>,
     /// `max.message.bytes`, of a batch.
     pub max_message_bytes: usize,
     /// `message.timestamp.type`.
@@ -49,7 +50,7 @@ impl PartitionSettings {
         Self {
             compression: match topic.compression {
                 CompressionPolicy::Producer => None,
-                CompressionPolicy::Fixed(codec, _level) => Some(codec),
+                CompressionPolicy::Fixed(codec, level) => Some((codec, level)),
             },
             max_message_bytes: topic.max_message_bytes,
             timestamp_type: topic.timestamp_type,
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn a_codec_that_is_named_replaces_the_producers() {
         let zstd = settings(&[("compression.type", "zstd")]);
-        assert_eq!(zstd.compression, Some(Compression::Zstd));
+        assert_eq!(zstd.compression, Some((Compression::Zstd, 3)));
     }
 
     #[test]

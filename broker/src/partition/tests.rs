@@ -256,6 +256,26 @@ async fn compression_type_of_the_topic_rewrites_batches_of_another_codec() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rewritten_batch_is_packed_as_tightly_as_the_level_of_the_topic_says() {
+    let (mut fixture, partition) = one_partition().await;
+    let records = producer_batch(9, 0, 0, 5_000);
+    let mut sizes = Vec::new();
+    fixture
+        .set_config("orders", "compression.type", "gzip")
+        .await;
+    for (number, level) in (0..).zip(["1", "9"]) {
+        fixture
+            .set_config("orders", "compression.gzip.level", level)
+            .await;
+        let offset = commit(&partition, producer_batch(number, 0, 0, 5_000)).await;
+        let header = fetched(&partition, offset.expect("committed"))[0];
+        assert_eq!(header.compression(), Ok(Compression::Gzip));
+        sizes.push(header.size_in_bytes());
+    }
+    assert!(sizes[0] > sizes[1] && sizes[0] < records.len(), "{sizes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list_offsets_finds_records_by_time_and_respects_the_log_start() {
     let (_fixture, partition) = one_partition().await;
     let at = |ms: i64| TimestampMs::new(START.get() + ms);

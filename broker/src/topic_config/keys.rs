@@ -89,13 +89,12 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .allowed(Checked(gzip_level, "an integer from 1 to 9, or -1"))
             .doc("Level when `compression.type` is `gzip`."),
     )
-    .synonym("compression.gzip.level")
-    .kept_only(),
+    .synonym("compression.gzip.level"),
     TopicKey::new(
         KeySpec::new("compression.lz4.level", Int)
             .default("9")
             .allowed(Between(1, 17))
-            .doc("Level when `compression.type` is `lz4`."),
+            .doc("Level when `compression.type` is `lz4`. Everything is written at one level."),
     )
     .synonym("compression.lz4.level")
     .kept_only(),
@@ -112,8 +111,7 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .allowed(Between(-131_072, 22))
             .doc("Level when `compression.type` is `zstd`."),
     )
-    .synonym("compression.zstd.level")
-    .kept_only(),
+    .synonym("compression.zstd.level"),
     TopicKey::new(
         KeySpec::new("delete.retention.ms", Long)
             .default("86400000")

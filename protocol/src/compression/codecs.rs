@@ -10,6 +10,8 @@ use crate::batch::BatchError;
 
 /// Kafka's default for `compression.zstd.level`.
 const ZSTD_LEVEL: i32 = 3;
+/// What stands for the library's own default in `compression.gzip.level`, as in Java's `Deflater`.
+const GZIP_DEFAULT_LEVEL: i32 = -1;
 
 /// A decompressor over `compressed`.
 pub(super) fn reader<'a>(
@@ -36,17 +38,26 @@ pub(super) fn cause(error: io::Error, max_bytes: usize) -> BatchError {
     }
 }
 
-pub(super) fn compress(compression: Compression, records: &[u8]) -> io::Result<Bytes> {
+pub(super) fn compress(
+    compression: Compression,
+    level: Option<i32>,
+    records: &[u8],
+) -> io::Result<Bytes> {
     let capacity = records.len() / 2 + 64;
     Ok(match compression {
         Compression::None => Bytes::copy_from_slice(records),
         Compression::Gzip => {
             let out = Vec::with_capacity(capacity);
-            let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::default());
+            let level = match level.unwrap_or(GZIP_DEFAULT_LEVEL) {
+                level @ 0..=9 => flate2::Compression::new(level.unsigned_abs()),
+                _ => flate2::Compression::default(),
+            };
+            let mut encoder = flate2::write::GzEncoder::new(out, level);
             encoder.write_all(records)?;
             encoder.finish()?.into()
         }
         Compression::Snappy => snappy::compress(records)?.into(),
+        // The library has no levels.
         Compression::Lz4 => {
             let info = FrameInfo::new()
                 .block_mode(BlockMode::Independent)
@@ -56,6 +67,6 @@ pub(super) fn compress(compression: Compression, records: &[u8]) -> io::Result<B
             encoder.write_all(records)?;
             encoder.finish().map_err(io::Error::other)?.into()
         }
-        Compression::Zstd => zstd::bulk::compress(records, ZSTD_LEVEL)?.into(),
+        Compression::Zstd => zstd::bulk::compress(records, level.unwrap_or(ZSTD_LEVEL))?.into(),
     })
 }

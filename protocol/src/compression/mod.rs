@@ -70,7 +70,21 @@ impl Compression {
 
 /// Compresses `records`, at the codec's default level in Kafka.
 pub fn compress(compression: Compression, records: &[u8]) -> Result<Bytes, BatchError> {
-    codecs::compress(compression, records).map_err(|error| BatchError::Uncompressible {
+    pack(compression, None, records)
+}
+
+/// Compresses `records` at a level, which counts for gzip (1 to 9, −1 for its default) and zstd
+/// (−131072 to 22).
+pub fn compress_at_level(
+    compression: Compression,
+    level: i32,
+    records: &[u8],
+) -> Result<Bytes, BatchError> {
+    pack(compression, Some(level), records)
+}
+
+fn pack(compression: Compression, level: Option<i32>, records: &[u8]) -> Result<Bytes, BatchError> {
+    codecs::compress(compression, level, records).map_err(|error| BatchError::Uncompressible {
         reason: error.to_string(),
     })
 }

@@ -190,3 +190,20 @@ fn garbage_and_truncation_are_errors_or_short_output_but_never_a_panic() {
         }
     }
 }
+
+#[test]
+fn the_level_counts_for_gzip_and_zstd() {
+    let input = sample(200_000);
+    for (codec, low, high) in [(Compression::Gzip, 1, 9), (Compression::Zstd, -50, 19)] {
+        let at = |level| compress_at_level(codec, level, &input).expect("compresses");
+        assert!(at(low).len() > at(high).len(), "{codec:?}");
+        for packed in [at(low), at(high)] {
+            let unpacked = decompress_capped(codec, &packed, input.len()).expect("expands");
+            assert_eq!(unpacked, input);
+        }
+    }
+    // -1 is the library's own choice.
+    let default = compress(Compression::Gzip, &input).expect("compresses");
+    let asked = compress_at_level(Compression::Gzip, -1, &input).expect("compresses");
+    assert_eq!(default, asked);
+}
