@@ -128,6 +128,8 @@ pub struct GroupsConfig {
     pub max_session_timeout: Duration,
     /// `group.max.size`.
     pub max_size: usize,
+    /// `odradek.groups.member.bytes`.
+    pub member_bytes: usize,
     /// `offsets.topic.num.partitions`.
     pub offsets_topic_partitions: i32,
     /// `offsets.topic.replication.factor`.
@@ -224,6 +226,7 @@ impl GroupsConfig {
             min_session_timeout: millis(layers, "group.min.session.timeout.ms")?,
             max_session_timeout: millis(layers, "group.max.session.timeout.ms")?,
             max_size: layers.required("group.max.size")?,
+            member_bytes: layers.required("odradek.groups.member.bytes")?,
             offsets_topic_partitions: layers.required("offsets.topic.num.partitions")?,
             offsets_topic_replication_factor: replication_factor(
                 layers,

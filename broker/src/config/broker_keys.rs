@@ -502,6 +502,14 @@ static GROUPS: &[KeySpec] = &[
         .default("2147483647")
         .at_least(1)
         .doc("Most members of a group."),
+    KeySpec::new("odradek.groups.member.bytes", Long)
+        .default("134217728")
+        .at_least(65_536)
+        .doc(
+            "Most bytes that the members of all groups may take together with their names, \
+             subscriptions and assignments. A member that brings more gets COORDINATOR_NOT_AVAILABLE, \
+             which clients retry.",
+        ),
     KeySpec::new("offsets.topic.num.partitions", Int)
         .default("50")
         .at_least(1)

@@ -1,11 +1,13 @@
 //! Settings of the coordinators, as they use them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::member_memory::MemberMemory;
 use crate::config::GroupsConfig;
 
 /// Settings of a coordinator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct CoordinatorConfig {
     /// `group.min.session.timeout.ms`.
     pub group_min_session_timeout_ms: i32,
@@ -24,6 +26,8 @@ pub struct CoordinatorConfig {
     pub offsets_retention_check_interval_ms: i64,
     /// Largest record that the log takes, in bytes.
     pub max_record_bytes: usize,
+    /// What the members of all groups may take, whichever coordinator they are with.
+    pub member_memory: Arc<MemberMemory>,
 }
 
 impl From<&GroupsConfig> for CoordinatorConfig {
@@ -38,6 +42,7 @@ impl From<&GroupsConfig> for CoordinatorConfig {
             offsets_retention_check_interval_ms: long_ms(config.offsets_retention_check_interval),
             // The coordinator of a partition takes the bound from its log.
             max_record_bytes: usize::MAX,
+            member_memory: MemberMemory::new(config.member_bytes),
         }
     }
 }
@@ -63,6 +68,7 @@ impl Default for CoordinatorConfig {
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1_000,
             offsets_retention_check_interval_ms: 600_000,
             max_record_bytes: 1_000_000,
+            member_memory: MemberMemory::new(usize::MAX),
         }
     }
 }

@@ -65,7 +65,8 @@ impl GroupCoordinator {
         match record {
             GroupRecord::Offset(key, commit) => self.apply_offset(&key, commit, now),
             GroupRecord::Group(id, Some(metadata)) => {
-                let group = ClassicGroup::from_record(id.clone(), metadata);
+                let memory = &self.config.member_memory;
+                let group = ClassicGroup::from_record(id.clone(), metadata, memory);
                 self.groups.insert(id, group);
             }
             GroupRecord::Group(id, None) => {

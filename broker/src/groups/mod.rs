@@ -15,6 +15,7 @@ pub mod effects;
 pub mod error;
 #[cfg(test)]
 mod history_tests;
+pub mod member_memory;
 pub mod messages;
 pub mod metrics;
 pub mod names;

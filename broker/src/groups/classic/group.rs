@@ -1,6 +1,7 @@
 //! What a classic group is: its members, what they have in common, and its record.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use odradek_protocol::ids::TimestampMs;
@@ -8,6 +9,7 @@ use odradek_protocol::ids::TimestampMs;
 use super::member::Member;
 use super::subscription;
 use crate::groups::error::GroupError;
+use crate::groups::member_memory::{MemberMemory, Share};
 use crate::groups::messages::{
     GroupDescription, GroupListing, JoinedMember, MemberDescription, MemberProtocol,
 };
@@ -69,7 +71,7 @@ pub struct ClassicGroup {
     pub(super) awaiting_join: usize,
     static_members: HashMap<InstanceId, MemberId>,
     /// New members that were given an id and have not come back with it.
-    pub(super) pending_joins: BTreeSet<MemberId>,
+    pub(super) pending_joins: BTreeMap<MemberId, Share>,
     /// Members of this generation that have not sent SyncGroup.
     pub(super) pending_syncs: BTreeSet<MemberId>,
     /// How many members support each protocol.
@@ -92,7 +94,7 @@ impl ClassicGroup {
             members: BTreeMap::new(),
             awaiting_join: 0,
             static_members: HashMap::new(),
-            pending_joins: BTreeSet::new(),
+            pending_joins: BTreeMap::new(),
             pending_syncs: BTreeSet::new(),
             supporters: HashMap::new(),
             subscribed: None,
@@ -100,14 +102,14 @@ impl ClassicGroup {
     }
 
     /// The group as its last record describes it.
-    pub fn from_record(id: GroupId, record: GroupMetadata) -> Self {
+    pub fn from_record(id: GroupId, record: GroupMetadata, memory: &Arc<MemberMemory>) -> Self {
         let mut group = Self::new(id, record.state_since);
         group.generation = record.generation;
         group.protocol_type = Some(record.protocol_type).filter(|name| !name.is_empty());
         group.protocol = record.protocol;
         group.leader = record.leader;
         for member in &record.members {
-            let member = Member::from_record(member, group.protocol.as_deref());
+            let member = Member::from_record(member, group.protocol.as_deref(), memory);
             group.insert(member);
         }
         if !group.members.is_empty() {
@@ -327,7 +329,7 @@ impl ClassicGroup {
             self.static_members
                 .insert(instance.clone(), member.id.clone());
         }
-        for protocol in &member.protocols {
+        for protocol in member.protocols() {
             *self.supporters.entry(protocol.name.clone()).or_default() += 1;
         }
         if member.awaiting_join.is_some() {
@@ -345,7 +347,7 @@ impl ClassicGroup {
         self.pending_joins.remove(member);
         self.pending_syncs.remove(member);
         let removed = self.members.remove(member)?;
-        self.uncount_protocols(&removed.protocols);
+        self.uncount_protocols(removed.protocols());
         if removed.awaiting_join.is_some() {
             self.awaiting_join -= 1;
         }
@@ -368,7 +370,7 @@ impl ClassicGroup {
         for protocol in &protocols {
             *self.supporters.entry(protocol.name.clone()).or_default() += 1;
         }
-        let old = std::mem::replace(&mut member.protocols, protocols);
+        let old = member.set_protocols(protocols);
         self.uncount_protocols(&old);
     }
 
@@ -406,7 +408,7 @@ impl ClassicGroup {
 
     pub(super) fn clear_assignments(&mut self) {
         for member in self.members.values_mut() {
-            member.assignment = Bytes::new();
+            member.set_assignment(Bytes::new());
         }
     }
 }

@@ -1,13 +1,20 @@
 //! One member of a classic group.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::groups::effects::RequestToken;
+use crate::groups::member_memory::{MemberMemory, Share};
 use crate::groups::messages::{JoinRequest, MemberDescription, MemberProtocol};
 use crate::groups::names::{InstanceId, MemberId};
 use crate::groups::records::MemberMetadata;
+
+/// Roughly what a member takes beside its names, subscriptions and assignment.
+const MEMBER_OVERHEAD_BYTES: usize = 512;
+/// Roughly what a protocol takes beside its name and subscription.
+const PROTOCOL_OVERHEAD_BYTES: usize = 64;
 
 /// A member, and what it waits for.
 #[derive(Clone, Debug)]
@@ -19,8 +26,8 @@ pub(super) struct Member {
     pub rebalance_timeout_ms: i32,
     pub session_timeout_ms: i32,
     /// The preferred protocol first.
-    pub protocols: Vec<MemberProtocol>,
-    pub assignment: Bytes,
+    protocols: Vec<MemberProtocol>,
+    assignment: Bytes,
     /// Has not been part of a generation yet: it does not send heartbeats, so its session also
     /// runs out while it waits for a rebalance.
     pub is_new: bool,
@@ -28,11 +35,44 @@ pub(super) struct Member {
     pub awaiting_join: Option<RequestToken>,
     /// Its SyncGroup, not yet answered.
     pub awaiting_sync: Option<RequestToken>,
+    /// Of the memory of all members: as large as [`Self::size_in_bytes`] says.
+    share: Share,
+}
+
+/// What the joining of a member adds to the memory of all members, for one that is not there yet.
+pub(super) fn bytes_of_join(request: &JoinRequest) -> usize {
+    MEMBER_OVERHEAD_BYTES
+        + request.fresh_member.as_str().len()
+        + request
+            .instance
+            .as_ref()
+            .map_or(0, |instance| instance.as_str().len())
+        + request.client_id.len()
+        + request.client_host.len()
+        + bytes_of(&request.protocols)
+}
+
+/// What an id takes that was given out and has not come back.
+pub(super) fn bytes_of_pending(id: &MemberId) -> usize {
+    PROTOCOL_OVERHEAD_BYTES + id.as_str().len()
+}
+
+fn bytes_of(protocols: &[MemberProtocol]) -> usize {
+    protocols
+        .iter()
+        .map(|protocol| PROTOCOL_OVERHEAD_BYTES + protocol.name.len() + protocol.metadata.len())
+        .sum()
 }
 
 impl Member {
-    pub fn joining(id: MemberId, request: JoinRequest, token: RequestToken) -> Self {
+    pub fn joining(
+        id: MemberId,
+        request: JoinRequest,
+        token: RequestToken,
+        memory: &Arc<MemberMemory>,
+    ) -> Self {
         Self {
+            share: Share::new(memory, bytes_of_join(&request)),
             id,
             instance: request.instance,
             client_id: request.client_id,
@@ -47,8 +87,13 @@ impl Member {
         }
     }
 
-    pub fn from_record(record: &MemberMetadata, protocol: Option<&str>) -> Self {
-        Self {
+    pub fn from_record(
+        record: &MemberMetadata,
+        protocol: Option<&str>,
+        memory: &Arc<MemberMemory>,
+    ) -> Self {
+        let mut member = Self {
+            share: Share::new(memory, 0),
             id: record.member_id.clone(),
             instance: record.instance_id.clone(),
             client_id: record.client_id.clone(),
@@ -63,7 +108,50 @@ impl Member {
             is_new: false,
             awaiting_join: None,
             awaiting_sync: None,
-        }
+        };
+        member.recount();
+        member
+    }
+
+    /// What the member supports, the preferred first.
+    pub fn protocols(&self) -> &[MemberProtocol] {
+        &self.protocols
+    }
+
+    /// Gives the member other protocols, and returns the old ones.
+    pub fn set_protocols(&mut self, protocols: Vec<MemberProtocol>) -> Vec<MemberProtocol> {
+        let old = std::mem::replace(&mut self.protocols, protocols);
+        self.recount();
+        old
+    }
+
+    /// What the member was given last.
+    pub fn assignment(&self) -> &Bytes {
+        &self.assignment
+    }
+
+    /// Gives the member an assignment.
+    pub fn set_assignment(&mut self, assignment: Bytes) {
+        self.assignment = assignment;
+        self.recount();
+    }
+
+    /// What the member takes of the memory of all members.
+    pub fn size_in_bytes(&self) -> usize {
+        MEMBER_OVERHEAD_BYTES
+            + self.id.as_str().len()
+            + self
+                .instance
+                .as_ref()
+                .map_or(0, |instance| instance.as_str().len())
+            + self.client_id.len()
+            + self.client_host.len()
+            + bytes_of(&self.protocols)
+            + self.assignment.len()
+    }
+
+    fn recount(&mut self) {
+        self.share.resize(self.size_in_bytes());
     }
 
     pub fn to_record(&self, protocol: Option<&str>) -> MemberMetadata {

@@ -4,6 +4,7 @@ use crate::groups::bench::{Bench, GROUP, protocol};
 use crate::groups::config::CoordinatorConfig;
 use crate::groups::coordinator::persistent_view;
 use crate::groups::error::GroupError;
+use crate::groups::member_memory::MemberMemory;
 use crate::groups::messages::{GroupReply, GroupRequest, LeaveRequest, LeavingMember, SyncRequest};
 use crate::groups::names::{GenerationId, GroupId, InstanceId, MemberId};
 use crate::groups::records::GroupRecord;
@@ -459,6 +460,71 @@ fn a_full_group_takes_nobody_else() {
     );
     let token = bench.rejoin(&members[1]);
     assert_eq!(bench.joined(token).expect("answered").error, None);
+}
+
+/// A budget for all groups: what one client fills with subscriptions must not grow for ever.
+#[test]
+fn members_of_all_groups_together_bring_no_more_than_there_is_memory_for() {
+    let memory = MemberMemory::new(100_000);
+    let mut bench = Bench::with_config(CoordinatorConfig {
+        group_initial_rebalance_delay_ms: 0,
+        member_memory: memory.clone(),
+        ..CoordinatorConfig::default()
+    });
+    let with = |bench: &mut Bench, group: &str, bytes: usize| {
+        let mut request = bench.join_request(&nobody());
+        request.group = GroupId::new(group);
+        request.member_id_required = false;
+        request.protocols[0].metadata = vec![7; bytes].into();
+        let token = bench.ask(GroupRequest::Join(request));
+        bench.joined(token).expect("answered")
+    };
+    let first = with(&mut bench, "first", 60_000);
+    assert_eq!(first.error, None);
+    let refused = with(&mut bench, "second", 60_000);
+    assert_eq!(refused.error, Some(GroupError::NotAvailable));
+    assert_eq!(with(&mut bench, "third", 10_000).error, None);
+    // An assignment counts as a subscription does.
+    let sync = |bytes: usize| {
+        GroupRequest::Sync(SyncRequest {
+            group: GroupId::new("first"),
+            member: first.member.clone(),
+            instance: None,
+            generation: first.generation,
+            protocol_type: None,
+            protocol: None,
+            assignments: vec![(first.member.clone(), vec![8; bytes].into())],
+        })
+    };
+    let token = bench.ask(sync(60_000));
+    assert_eq!(bench.synced(token), Some(Err(GroupError::NotAvailable)));
+    let token = bench.ask(sync(10_000));
+    assert!(matches!(bench.synced(token), Some(Ok(_))));
+    assert!(memory.used() > 80_000);
+    // A restart counts what it reads, and members that go give back what they held.
+    bench.restart();
+    assert!(memory.used() > 70_000, "{}", memory.used());
+    bench.advance(600_000);
+    assert_eq!(memory.used(), 0);
+    assert_eq!(with(&mut bench, "second", 60_000).error, None);
+}
+
+/// Ids that are given out and never come back are bounded too.
+#[test]
+fn ids_that_do_not_come_back_take_no_more_than_there_is_memory_for() {
+    let memory = MemberMemory::new(65_536);
+    let mut bench = Bench::with_config(CoordinatorConfig {
+        member_memory: memory.clone(),
+        ..CoordinatorConfig::default()
+    });
+    let refused = (0..10_000).any(|_| {
+        let request = bench.join_request(&nobody());
+        let token = bench.ask(GroupRequest::Join(request));
+        bench.joined(token).expect("answered").error == Some(GroupError::NotAvailable)
+    });
+    assert!(refused && memory.used() <= 65_536);
+    bench.advance(10_000);
+    assert_eq!(memory.used(), 0);
 }
 
 #[test]

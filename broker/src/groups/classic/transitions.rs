@@ -10,10 +10,11 @@ use bytes::Bytes;
 use odradek_protocol::ids::TimestampMs;
 
 use super::group::{ClassicGroup, InitialDelay, State};
-use super::member::Member;
+use super::member::{Member, bytes_of_join, bytes_of_pending};
 use crate::groups::config::CoordinatorConfig;
 use crate::groups::effects::RequestToken;
 use crate::groups::error::GroupError;
+use crate::groups::member_memory::Share;
 use crate::groups::messages::{
     CommitRequest, GroupEffects, GroupReply, GroupTimer, HeartbeatRequest, JoinReply, JoinRequest,
     LeavingMember, SyncReply, SyncRequest,
@@ -72,16 +73,19 @@ impl ClassicGroup {
         if !self.has_room_for(&member, cx.config.group_max_size) {
             let none = MemberId::new("");
             refuse_join(token, GroupError::GroupFull, none, cx);
-            if self.members.contains_key(&member) || self.pending_joins.contains(&member) {
+            if self.members.contains_key(&member) || self.pending_joins.contains_key(&member) {
                 cx.effects.cancel_timer(self.session_timer(&member));
                 self.remove(&member, cx);
                 self.complete_join_if_all_joined(cx);
             }
         } else if !self.supports(&request.protocol_type, &request.protocols) {
             refuse_join(token, GroupError::InconsistentProtocol, member, cx);
+        } else if !self.has_memory_for(&request, cx) {
+            tracing::warn!(group = %self.id, "no memory for what a member brings along");
+            refuse_join(token, GroupError::NotAvailable, member, cx);
         } else if member.is_empty() {
             self.join_new(token, request, cx);
-        } else if self.pending_joins.contains(&member) && request.instance.is_none() {
+        } else if self.pending_joins.contains_key(&member) && request.instance.is_none() {
             self.add_member(member, token, request, cx);
         } else if let Err(error) = self.check_member(&member, request.instance.as_ref()) {
             refuse_join(token, error, member, cx);
@@ -105,6 +109,17 @@ impl ClassicGroup {
         }
     }
 
+    /// Whether there is memory for what the member brings beyond what it holds already.
+    fn has_memory_for(&self, request: &JoinRequest, cx: &Context<'_>) -> bool {
+        let id = match &request.instance {
+            Some(instance) => self.static_member(instance).unwrap_or(&request.member),
+            None => &request.member,
+        };
+        let held = self.members.get(id).map_or(0, Member::size_in_bytes);
+        let more = bytes_of_join(request).saturating_sub(held);
+        cx.config.member_memory.has_room(more)
+    }
+
     fn join_new(&mut self, token: RequestToken, request: JoinRequest, cx: &mut Context<'_>) {
         let fresh = request.fresh_member.clone();
         if let Some(instance) = &request.instance {
@@ -115,7 +130,8 @@ impl ClassicGroup {
         } else if request.member_id_required {
             // The client may never learn this id. As long as it has not come back with it, the
             // member counts for nothing but the wait of a rebalance, and only for one session.
-            self.pending_joins.insert(fresh.clone());
+            let share = Share::new(&cx.config.member_memory, bytes_of_pending(&fresh));
+            self.pending_joins.insert(fresh.clone(), share);
             cx.effects.set_timer(
                 self.session_timer(&fresh),
                 i64::from(request.session_timeout_ms),
@@ -145,7 +161,8 @@ impl ClassicGroup {
         }
         cx.effects
             .set_timer(self.session_timer(&id), NEW_MEMBER_JOIN_TIMEOUT_MS);
-        self.insert(Member::joining(id, request, token));
+        let memory = &cx.config.member_memory;
+        self.insert(Member::joining(id, request, token, memory));
         self.rebalance_or_complete(cx, "a new member joins");
     }
 
@@ -155,7 +172,7 @@ impl ClassicGroup {
         let unchanged = self
             .members
             .get(&id)
-            .is_some_and(|member| member.protocols == request.protocols);
+            .is_some_and(|member| member.protocols() == request.protocols);
         let repeated = match self.state {
             // It may not have received the answer to its first join.
             State::CompletingRebalance => unchanged,
@@ -444,6 +461,12 @@ impl ClassicGroup {
             cx.effects.reply(token, GroupReply::Sync(Err(error)));
             return;
         }
+        if self.brings_too_much(&request, cx) {
+            tracing::warn!(group = %self.id, "no memory for the assignment");
+            let reply = GroupReply::Sync(Err(GroupError::NotAvailable));
+            cx.effects.reply(token, reply);
+            return;
+        }
         self.pending_syncs.remove(&request.member);
         if self.pending_syncs.is_empty() {
             cx.effects.cancel_timer(self.sync_timer());
@@ -457,7 +480,7 @@ impl ClassicGroup {
             let reply = SyncReply {
                 protocol_type,
                 protocol,
-                assignment: member.assignment.clone(),
+                assignment: member.assignment().clone(),
             };
             cx.effects.reply(token, GroupReply::Sync(Ok(reply)));
             return;
@@ -469,6 +492,26 @@ impl ClassicGroup {
         if self.is_leader(&request.member) {
             self.assign(request.assignments, cx);
         }
+    }
+
+    /// Whether there is no memory for the assignments that a leader brings.
+    fn brings_too_much(&self, request: &SyncRequest, cx: &Context<'_>) -> bool {
+        if self.state != State::CompletingRebalance || !self.is_leader(&request.member) {
+            return false;
+        }
+        let brought: usize = request
+            .assignments
+            .iter()
+            .map(|(_, bytes)| bytes.len())
+            .sum();
+        let held: usize = self
+            .members
+            .values()
+            .map(|member| member.assignment().len())
+            .sum();
+        !cx.config
+            .member_memory
+            .has_room(brought.saturating_sub(held))
     }
 
     fn check_sync(&self, request: &SyncRequest) -> Result<(), GroupError> {
@@ -495,7 +538,7 @@ impl ClassicGroup {
     fn assign(&mut self, assignments: Vec<(MemberId, Bytes)>, cx: &mut Context<'_>) {
         let mut assignments: HashMap<MemberId, Bytes> = assignments.into_iter().collect();
         for member in self.members.values_mut() {
-            member.assignment = assignments.remove(&member.id).unwrap_or_default();
+            member.set_assignment(assignments.remove(&member.id).unwrap_or_default());
         }
         let since = self.state_since;
         self.enter(State::Stable, cx.now);
@@ -526,7 +569,7 @@ impl ClassicGroup {
                 None => Ok(SyncReply {
                     protocol_type: self.protocol_type.clone(),
                     protocol: self.protocol.clone(),
-                    assignment: member.assignment.clone(),
+                    assignment: member.assignment().clone(),
                 }),
             };
             cx.effects.reply(token, GroupReply::Sync(reply));
@@ -590,7 +633,7 @@ impl ClassicGroup {
         member: &MemberId,
         cx: &mut Context<'_>,
     ) {
-        if self.pending_joins.remove(member) {
+        if self.pending_joins.remove(member).is_some() {
             self.complete_join_if_all_joined(cx);
             return;
         }
@@ -645,7 +688,7 @@ impl ClassicGroup {
                 .ok_or(GroupError::UnknownMember)?
                 .clone()
         } else {
-            if !self.pending_joins.contains(&leaving.member) {
+            if !self.pending_joins.contains_key(&leaving.member) {
                 self.check_member(&leaving.member, instance)?;
             }
             leaving.member.clone()
@@ -696,7 +739,7 @@ impl ClassicGroup {
 
     /// The empty group is going away; whoever was given an id will find it unknown.
     pub(in crate::groups) fn dismiss(&mut self, cx: &mut Context<'_>) {
-        for member in std::mem::take(&mut self.pending_joins) {
+        for member in std::mem::take(&mut self.pending_joins).into_keys() {
             cx.effects.cancel_timer(self.session_timer(&member));
         }
     }
