@@ -15,6 +15,7 @@ use crate::config::load::Loaded;
 use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
 use crate::data_dir::{ClusterNaming, DataDir, DataDirError};
+use crate::descriptors;
 use crate::dispatch::{BrokerDispatcher, DispatcherSlot};
 use crate::fetch_service::{FetchLimits, FetchService};
 use crate::follower::Follower;
@@ -101,7 +102,16 @@ impl Broker {
         register(&metadata, &config, &endpoints, &data_dir).await?;
 
         let options = server_options(&config);
-        let connections = Connections::new(ConnectionLimits::of(&config));
+        let (most_connections, descriptors) = descriptors::most_connections();
+        if let Some(descriptors) = descriptors.filter(|_| config.max_connections > most_connections)
+        {
+            tracing::info!(
+                descriptors,
+                connections = most_connections,
+                "connections are bounded"
+            );
+        }
+        let connections = Connections::at_most(most_connections, ConnectionLimits::of(&config));
         let housekeeping = HousekeepingOptions::of(&config);
         let coordinators = CoordinatorConfig::from(&config.groups);
         let groups = Arc::new(groups::Service::new(coordinators, Arc::clone(&clock)));

@@ -20,11 +20,14 @@ use tokio::task::JoinHandle;
 use crate::data_metrics;
 use crate::fetch_service::FetchService;
 use crate::groups;
+use crate::http_connections::BoundedListener;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 use crate::partitions::PartitionManager;
 use crate::peer::{self, Peers};
 
+/// Most connections of the endpoint.
+const MAX_CONNECTIONS: usize = 32;
 /// How often recorded durations are folded into their histograms when nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -108,6 +111,7 @@ impl HttpServer {
         let (listener, address) =
             bind.await
                 .map_err(|cause| HttpError::Bind { host, port, cause })?;
+        let listener = BoundedListener::new(listener, MAX_CONNECTIONS);
         let upkeep = recorder.clone();
         let data_path = Arc::default();
         let peers = Arc::default();

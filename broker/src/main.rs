@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use odradek::broker::Broker;
 use odradek::config::load::{self, Loaded};
+use odradek::descriptors;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
 fn run(start: &Start) -> anyhow::Result<()> {
     let loaded = load::load(start.file.as_deref(), &start.overrides)?;
     init_logging(loaded.config.log_as_json);
-    raise_file_limit();
+    descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("odradek")
@@ -141,18 +142,5 @@ fn init_logging(as_json: bool) {
     } else {
         let to_a_person = std::io::IsTerminal::is_terminal(&std::io::stderr());
         subscriber.with_ansi(to_a_person).init();
-    }
-}
-
-/// Every connection and every segment is a descriptor; the soft limit of most systems is for shells.
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files cannot be raised");
     }
 }

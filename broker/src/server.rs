@@ -226,7 +226,13 @@ pub struct Connections(Arc<Registry>);
 impl Connections {
     /// None yet.
     pub fn new(limits: ConnectionLimits) -> Self {
+        Self::at_most(usize::MAX, limits)
+    }
+
+    /// None yet, and never more than `most`, whatever the limits.
+    pub fn at_most(most: usize, limits: ConnectionLimits) -> Self {
         Self(Arc::new(Registry {
+            most,
             limits: ArcSwap::from_pointee(limits),
             open: Mutex::default(),
             room: Notify::new(),
@@ -325,6 +331,8 @@ impl Server {
 #[derive(Debug)]
 struct Registry {
     limits: ArcSwap<ConnectionLimits>,
+    /// What the limits may not exceed: see [`crate::descriptors`].
+    most: usize,
     open: Mutex<OpenConnections>,
     /// A connection has ended, or the limits have changed.
     room: Notify,
@@ -351,7 +359,7 @@ impl Registry {
         loop {
             let changed = self.room.notified();
             let open = self.open.lock().connections.len();
-            if open < self.limits.load().total {
+            if open < self.limits.load().total.min(self.most) {
                 return;
             }
             changed.await;
@@ -402,16 +410,22 @@ async fn accept_loop(
 ) {
     let advertised_host = listener.advertised_host();
     let advertised_port = listener.advertised_port();
+    let mut failing = false;
     loop {
         // At the limit new connections wait in the kernel's queue, as they do with Kafka.
         if !unlimited {
             registry.room().await;
         }
         let (stream, peer) = match listener.listener.accept().await {
-            Ok(accepted) => accepted,
+            Ok(accepted) => {
+                failing = false;
+                accepted
+            }
             Err(error) if is_of_the_peer(&error) => continue,
             Err(error) => {
-                tracing::warn!(listener = %listener.spec.name, %error, "accepting failed");
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(listener = %listener.spec.name, %error, "accepting fails");
+                }
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }

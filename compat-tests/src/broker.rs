@@ -72,6 +72,7 @@ pub struct BrokerOptions {
     environment: BTreeMap<String, String>,
     data_dir: Option<PathBuf>,
     binary: Option<PathBuf>,
+    file_limit: Option<u32>,
 }
 
 impl Default for BrokerOptions {
@@ -90,6 +91,7 @@ impl Default for BrokerOptions {
             environment: BTreeMap::new(),
             data_dir: None,
             binary: None,
+            file_limit: None,
         }
     }
 }
@@ -122,6 +124,12 @@ impl BrokerOptions {
     /// Runs another binary than [`binary`].
     pub fn binary(mut self, path: &Path) -> Self {
         self.binary = Some(path.to_owned());
+        self
+    }
+
+    /// Lets the process have so many files open at most (`ulimit -n`).
+    pub fn file_limit(mut self, files: u32) -> Self {
+        self.file_limit = Some(files);
         self
     }
 
@@ -196,10 +204,17 @@ impl Broker {
             .collect();
         let file = home.join("server.properties");
         std::fs::write(&file, text)?;
-        let arguments = ["start".to_owned(), file.display().to_string()];
+        let mut program = binary.to_path_buf();
+        let mut arguments = vec!["start".to_owned(), file.display().to_string()];
+        if let Some(files) = options.file_limit {
+            let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+            arguments.insert(0, binary.display().to_string());
+            arguments.splice(0..0, ["-c".to_owned(), limited]);
+            program = PathBuf::from("/bin/sh");
+        }
         Process::start(
             "odradek",
-            binary,
+            &program,
             &arguments,
             &home.join("broker.log"),
             |command| {

@@ -152,6 +152,16 @@ pub enum RaftError {
 }
 
 impl RaftError {
+    /// Whether the cause is that nothing more can be opened at the moment: a refusal that has
+    /// changed nothing.
+    pub fn is_out_of_descriptors(&self) -> bool {
+        match self {
+            Self::Storage(error) => error.is_out_of_descriptors(),
+            Self::Io { source, .. } => odradek_storage::disk::is_out_of_descriptors(source),
+            _ => false,
+        }
+    }
+
     /// Wraps an I/O failure with what was being done.
     pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Io {

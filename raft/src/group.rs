@@ -330,7 +330,7 @@ impl Group {
 
     /// Closes the descriptors of files that were not used since the last call.
     pub fn release_idle_files(&self) {
-        self.core.with_log(|log| log.release_idle_files());
+        self.core.release_idle_files();
     }
 
     /// Has openraft drop the entries before the segment that the log start is in.

@@ -154,6 +154,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Opens the file if it is closed, so that the next write needs no descriptor.
+    pub(crate) fn hold_open(&self) -> io::Result<()> {
+        self.file.file().map(|_| ())
+    }
+
     /// The file, for syncing it.
     pub(crate) fn file(&self) -> &Arc<SyncFile> {
         &self.file

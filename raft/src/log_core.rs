@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use odradek_protocol::batch::BatchHeader;
 use odradek_protocol::ids::{Offset, TimestampMs};
@@ -41,6 +42,9 @@ const CHECKPOINT_EVERY: u64 = 4096;
 /// Batches that wait for their commit with their offsets in memory. Beyond it, which only a
 /// follower without news of commits reaches, they are looked up in the log.
 const UNAPPLIED_MAX: usize = 1 << 16;
+
+/// Pause before an append looks again whether its files can be opened.
+const DESCRIPTOR_RETRY: Duration = Duration::from_millis(100);
 
 /// Tells the wall-clock time.
 pub(crate) type Clock = Arc<dyn Fn() -> TimestampMs + Send + Sync>;
@@ -188,11 +192,36 @@ impl Core {
                 .state
                 .lock()
                 .append_some(&mut work, now, high_watermark);
+            if let Err(error) = &step
+                && error.is_out_of_descriptors()
+            {
+                self.wait_for_descriptors(error).await?;
+                continue;
+            }
             match self.guarded(step)? {
                 Step::Done { cached } => return Ok(cached),
                 Step::Sync(target) => self.flush(target).await?,
             }
         }
+    }
+
+    /// What is to be written stays in the queue, as it does behind a slow disk: who waits for it
+    /// gives up by itself, and new batches are refused when the queue is full.
+    async fn wait_for_descriptors(&self, error: &RaftError) -> io::Result<()> {
+        if self.shared.is_closed() {
+            return Err(io::Error::other("closed while no file could be opened"));
+        }
+        self.flusher.health().note_shortage();
+        tracing::warn!(group = %self.shared.key(), %error, "waiting for a file descriptor");
+        tokio::time::sleep(DESCRIPTOR_RETRY).await;
+        Ok(())
+    }
+
+    /// Closes the descriptors of files that were not used since the last call.
+    pub(crate) fn release_idle_files(&self) {
+        let state = self.state.lock();
+        state.log.release_idle_files();
+        state.journal.file().release_if_idle();
     }
 
     /// What has to be durable for everything appended so far to be.
@@ -540,6 +569,11 @@ impl State {
         high_watermark: Offset,
     ) -> Result<Step, RaftError> {
         while let Some(next) = work.front_mut() {
+            // Nothing may be left half done for want of a descriptor.
+            self.log.hold_open()?;
+            self.journal
+                .hold_open()
+                .map_err(|error| RaftError::io("open the journal", error))?;
             match next {
                 Work::Mark(term, entry) => {
                     self.map.push_non_data(*term, entry.clone());
@@ -602,7 +636,11 @@ impl State {
         self.map.push_roll();
         self.barrier = true;
         if self.journal.wants_rewrite() {
-            return self.rewrite_journal();
+            match self.rewrite_journal() {
+                // The file is as it was, and takes the mark at its end.
+                Err(error) if error.is_out_of_descriptors() => {}
+                result => return result,
+            }
         }
         self.write_last_mark()
     }

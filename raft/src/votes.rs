@@ -11,11 +11,12 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
 use odradek_protocol::ids::{PartitionIndex, TopicId};
 use odradek_storage::SyncFile;
-use odradek_storage::disk::Disk;
+use odradek_storage::disk::{Disk, is_out_of_descriptors};
 use odradek_storage::flush::{FlushTarget, Flusher};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -31,6 +32,11 @@ const FILE_MAX_BYTES: usize = 256 << 20;
 const REWRITE_MIN_BYTES: u64 = 256 << 10;
 /// Bytes that one vote takes in the file.
 const RECORD_BYTES: u64 = 46;
+
+/// How often a rewritten file is tried to be opened when no descriptor is left.
+const OPEN_ATTEMPTS: u32 = 100;
+/// Pause between two attempts.
+const OPEN_RETRY: Duration = Duration::from_millis(10);
 
 const KIND_VOTE: u8 = 1;
 const KIND_DELETED: u8 = 2;
@@ -199,10 +205,16 @@ impl VoteFile {
                 if state.end > REWRITE_MIN_BYTES
                     && state.end > 4 * RECORD_BYTES * (state.votes.len() as u64 + 1)
                 {
-                    // The map already holds what is queued, so the rewrite covers that too.
-                    also_done = std::mem::take(&mut state.waiting);
-                    state.queued.clear();
-                    self.rewrite(&mut state)?;
+                    match self.rewrite(&mut state) {
+                        // The file is as it was, only longer than it need be.
+                        Err(error) if is_out_of_descriptors(&error) => {}
+                        result => {
+                            // The map already holds what is queued, so the rewrite covers that.
+                            result?;
+                            also_done = std::mem::take(&mut state.waiting);
+                            state.queued.clear();
+                        }
+                    }
                 }
                 Ok(())
             });
@@ -233,8 +245,19 @@ impl VoteFile {
         self.disk.replace_file(&self.path, &content)?;
         state.file = SyncFile::existing(self.disk.clone(), self.path.clone());
         state.end = content.len() as u64;
-        Ok(())
+        hold_open(&state.file)
     }
+}
+
+/// Opens the file for good: the next vote may have to be written when no descriptor is left.
+fn hold_open(file: &SyncFile) -> io::Result<()> {
+    for _ in 0..OPEN_ATTEMPTS {
+        match file.file() {
+            Err(error) if is_out_of_descriptors(&error) => std::thread::sleep(OPEN_RETRY),
+            opened => return opened.map(|_| ()),
+        }
+    }
+    Err(io::Error::other("the vote file cannot be opened again"))
 }
 
 fn copy(result: &io::Result<()>) -> io::Result<()> {

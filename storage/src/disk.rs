@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use odradek_protocol::ids::TimestampMs;
 use odradek_protocol::response::RegionSource;
+use rustix::io::Errno;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +82,8 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Replaces a file's content so that a crash leaves the old content or the new, never a mix,
-    /// and returns when the new one is durable.
+    /// and returns when the new one is durable. If it fails for want of descriptors, the file is as
+    /// it was.
     fn replace_file(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let temporary = with_suffix(path, ".tmp");
         let file = self.open(&temporary, OpenMode::Create)?;
@@ -129,6 +131,15 @@ pub trait DiskFile: RegionSource + fmt::Debug + 'static {
     /// Whether reading this run of bytes is likely to be served from memory. A hint that decides
     /// which thread reads, nothing more; "no" when the system cannot tell.
     fn is_resident(&self, position: u64, len: usize) -> bool;
+}
+
+/// Whether a failure says that the process or the system can open nothing more at the moment.
+/// Nothing has been tried on the file then, and the next attempt may succeed: it is a refusal, not a
+/// failed disk.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// `path` with `suffix` appended to its file name.

@@ -90,6 +90,12 @@ impl StorageError {
         }
     }
 
+    /// Whether the cause is that nothing more can be opened at the moment, so that nothing has been
+    /// tried: see [`crate::disk::is_out_of_descriptors`].
+    pub fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if crate::disk::is_out_of_descriptors(source))
+    }
+
     /// Whether the cause is that a file is not there.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -20,9 +20,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::disk::{Disk, SyncFileSystem};
+use crate::disk::{Disk, SyncFileSystem, is_out_of_descriptors};
 use crate::health::LogDirHealth;
 use crate::sync_file::SyncFile;
+
+/// Pause before a thread tries again to open what it has to sync.
+const DESCRIPTOR_RETRY: Duration = Duration::from_millis(20);
 
 /// Called once, from a thread that must not be blocked, when a target is durable or has failed.
 pub type FlushCallback = Box<dyn FnOnce(io::Result<()>) + Send>;
@@ -485,15 +488,25 @@ impl Shared {
     }
 
     /// Refuses to sync once the directory is offline, and takes it offline when a sync fails.
-    fn guarded(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn guarded(&self, mut sync: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         if let Some(cause) = self.health.failure() {
             return Err(io::Error::other(cause.to_string()));
         }
-        let result = sync();
-        if let Err(error) = &result {
-            self.health.fail(error);
+        loop {
+            match sync() {
+                // Something could not be opened, so nothing has been asked of the disk yet, and what
+                // waits to be synced is all still there.
+                Err(error) if is_out_of_descriptors(&error) => {
+                    self.health.note_shortage();
+                    std::thread::sleep(DESCRIPTOR_RETRY);
+                }
+                Err(error) => {
+                    self.health.fail(&error);
+                    return Err(error);
+                }
+                Ok(()) => return Ok(()),
+            }
         }
-        result
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! After a failed write or sync the kernel may have dropped the dirty pages, and a second sync
 //! would report success for data that is gone. So a failure is final: the directory stays offline
-//! until the process ends, and a new one recovers it from what is really on the disk.
+//! until the process ends, and a new one recovers it from what is really on the disk. Running out of
+//! descriptors is not such a failure.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::StorageError;
@@ -15,6 +17,8 @@ use crate::error::StorageError;
 pub struct LogDirHealth {
     path: PathBuf,
     failure: OnceLock<String>,
+    /// Something could not be opened for want of descriptors.
+    short_of_descriptors: AtomicBool,
 }
 
 impl LogDirHealth {
@@ -23,6 +27,7 @@ impl LogDirHealth {
         Arc::new(Self {
             path: path.into(),
             failure: OnceLock::new(),
+            short_of_descriptors: AtomicBool::new(false),
         })
     }
 
@@ -59,10 +64,23 @@ impl LogDirHealth {
         }
     }
 
-    /// Passes `result` on, and takes the directory offline if it is a failure.
+    /// Takes note that something could not be opened for want of descriptors.
+    pub fn note_shortage(&self) {
+        self.short_of_descriptors.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that has been so since the last call.
+    pub fn take_shortage(&self) -> bool {
+        self.short_of_descriptors.swap(false, Ordering::Relaxed)
+    }
+
+    /// Passes `result` on, and takes the directory offline if it is a failure. That nothing more can
+    /// be opened is none: whatever came before it is done, and it was not tried itself.
     pub(crate) fn guard<T>(&self, result: Result<T, StorageError>) -> Result<T, StorageError> {
-        if let Err(error) = &result {
-            self.fail(error);
+        match &result {
+            Err(error) if error.is_out_of_descriptors() => self.note_shortage(),
+            Err(error) => self.fail(error),
+            Ok(_) => {}
         }
         result
     }

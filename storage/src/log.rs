@@ -223,14 +223,29 @@ impl Log {
         age > i64::try_from(limit).unwrap_or(i64::MAX)
     }
 
+    /// Opens the files that the next append writes to. Once it has succeeded, and until
+    /// [`Log::release_idle_files`] closes some again, an append needs no more descriptors. When there
+    /// are none left, it fails with [`StorageError::is_out_of_descriptors`] and has changed nothing.
+    pub fn hold_open(&self) -> Result<(), StorageError> {
+        let active = self.active_segment();
+        let opened = active.files().try_for_each(|file| {
+            file.file()
+                .map(|_| ())
+                .map_err(|error| StorageError::io("open", file.path(), error))
+        });
+        self.health.guard(opened)
+    }
+
     /// Appends batches to the active segment, all by one write. Each has to begin where the one
     /// before it ends. Returns where they are; they can be read at once, but are durable only once
     /// the flush target has been synced.
     ///
-    /// Any I/O failure takes the log directory offline.
+    /// Any I/O failure takes the log directory offline. That no descriptor is left is a refusal, and
+    /// nothing has been written then.
     pub fn append(&mut self, batches: &[StampedBatch]) -> Result<Vec<LogPosition>, StorageError> {
         self.health.check()?;
         self.settle()?;
+        self.hold_open()?;
         let segment = self.active_segment();
         let start = segment.end();
         let headers = self.check_append(batches, start.next_offset)?;
@@ -372,7 +387,8 @@ impl Log {
     }
 
     /// Closes the active segment and begins a new one at the log end. Returns its base offset.
-    /// Does nothing if the active segment is empty.
+    /// Does nothing if the active segment is empty. If it fails for want of descriptors, it can be
+    /// tried again.
     pub fn roll(&mut self, now: TimestampMs) -> Result<Offset, StorageError> {
         self.health.check()?;
         let health = self.health.clone();
@@ -385,6 +401,7 @@ impl Log {
         if end.size == 0 {
             return Ok(old.base_offset);
         }
+        self.hold_open()?;
         self.seal_active(&old)?;
         self.take_snapshot_at_end()?;
         let segment = Arc::new(Segment::create(

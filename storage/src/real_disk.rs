@@ -5,13 +5,15 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use odradek_protocol::ids::TimestampMs;
 use odradek_protocol::response::RegionSource;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::disk::{Disk, DiskEntry, DiskFile, OpenMode, SyncFileSystem};
+use crate::disk::{
+    Disk, DiskEntry, DiskFile, OpenMode, SyncFileSystem, is_out_of_descriptors, with_suffix,
+};
 
 /// `statfs` magic of ext2, ext3 and ext4.
 const EXT4_MAGIC: u64 = 0xEF53;
@@ -21,6 +23,11 @@ const XFS_MAGIC: u64 = 0x5846_5342;
 const MAX_SLICES: usize = 1024;
 /// Distance of the bytes that [`DiskFile::is_resident`] looks at: the kernel's usual read-ahead.
 const PROBE_STEP_BYTES: u64 = 128 * 1024;
+
+/// How often something that is open for a moment only is tried again when no descriptor is left.
+const OPEN_ATTEMPTS: u32 = 50;
+/// Pause between two attempts.
+const OPEN_RETRY: Duration = Duration::from_millis(10);
 
 /// The machine's own disks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,7 +99,21 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        patiently(|| File::open(path))?.sync_all()
+    }
+
+    fn replace_file(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        // Everything that has to be open is opened before anything changes.
+        let dir = path.parent().map(|dir| patiently(|| File::open(dir)));
+        let dir = dir.transpose()?;
+        let temporary = with_suffix(path, ".tmp");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let file = patiently(|| options.open(&temporary))?;
+        file.write_all_at(content, 0)?;
+        file.sync_data()?;
+        fs::rename(&temporary, path)?;
+        dir.map_or(Ok(()), |dir| dir.sync_all())
     }
 
     fn modified(&self, path: &Path) -> io::Result<TimestampMs> {
@@ -113,6 +134,18 @@ impl Disk for RealDisk {
             _ => None,
         })
     }
+}
+
+/// Opens what is closed again at once. Others close what they have opened for a moment, too, so
+/// that a short wait is likely to help; it is rare, and short enough for any thread.
+fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..OPEN_ATTEMPTS {
+        match open() {
+            Err(error) if is_out_of_descriptors(&error) => std::thread::sleep(OPEN_RETRY),
+            result => return result,
+        }
+    }
+    open()
 }
 
 /// A file system that honours `syncfs`. The descriptor stays open, because Linux (5.8 and later)

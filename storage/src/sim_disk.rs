@@ -17,6 +17,7 @@ use std::sync::Arc;
 use odradek_protocol::ids::TimestampMs;
 use odradek_protocol::response::RegionSource;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskEntry, DiskFile, OpenMode, SyncFileSystem};
 
@@ -41,6 +42,8 @@ struct State {
     stopped: bool,
     failures: BTreeMap<u64, io::ErrorKind>,
     capacity: Option<u64>,
+    /// How often something can still be opened.
+    openings_left: Option<u64>,
     honours_sync_fs: bool,
     now: TimestampMs,
     /// Number of power cuts; files opened before the last one are dead.
@@ -57,6 +60,7 @@ impl Default for State {
             stopped: false,
             failures: BTreeMap::new(),
             capacity: None,
+            openings_left: None,
             honours_sync_fs: false,
             now: TimestampMs::new(0),
             generation: 0,
@@ -169,6 +173,12 @@ impl SimDisk {
     /// room.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
+    }
+
+    /// Lets files and directories be opened so many times more and then refuses, as the system does
+    /// when no descriptor is left. `None` refuses no more.
+    pub fn set_openings_left(&self, openings: Option<u64>) {
+        self.state.lock().openings_left = openings;
     }
 
     /// Lets the whole file system be synced at once.
@@ -305,6 +315,13 @@ impl State {
         if self.stopped { Err(stopped()) } else { Ok(()) }
     }
 
+    fn take_descriptor(&mut self) -> io::Result<()> {
+        if let Some(left) = &mut self.openings_left {
+            *left = left.checked_sub(1).ok_or(Errno::MFILE)?;
+        }
+        Ok(())
+    }
+
     fn resolve(&self, path: &Path) -> io::Result<InodeId> {
         let mut id = ROOT;
         for component in path.components() {
@@ -398,6 +415,7 @@ impl Disk for SimDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state.lock();
         state.check_running()?;
+        state.take_descriptor()?;
         let id = match state.resolve(path) {
             Ok(id) => id,
             Err(error) if error.kind() == io::ErrorKind::NotFound && mode == OpenMode::Create => {
@@ -480,6 +498,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
+        state.take_descriptor()?;
         let step = state.step()?;
         let dir = state.dir(path)?;
         match step {

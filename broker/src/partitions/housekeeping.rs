@@ -51,7 +51,10 @@ impl PartitionManager {
         let mut producers = interval(options.producer_expiration_check_interval);
         loop {
             tokio::select! {
-                _ = space.tick() => self.watch_space(options.disk_reserve_bytes),
+                _ = space.tick() => {
+                    self.watch_space(options.disk_reserve_bytes);
+                    self.relieve_descriptors();
+                }
                 _ = idle_files.tick() => self.release_idle_files(),
                 _ = checkpoint.tick() => self.checkpoint().await,
                 _ = retention.tick() => self.run_retention().await,
@@ -109,6 +112,22 @@ impl PartitionManager {
     pub fn release_idle_files(&self) {
         for partition in self.all() {
             partition.group().release_idle_files();
+        }
+    }
+
+    /// When files could not be opened, closes those that were not used since the last look.
+    pub fn relieve_descriptors(&self) {
+        let is_short = |directory: &Arc<LogDirectory>| directory.health().take_shortage();
+        if self
+            .options
+            .directories
+            .iter()
+            .filter(|directory| is_short(directory))
+            .count()
+            > 0
+        {
+            tracing::warn!("no file descriptor is left: closing files that are not in use");
+            self.release_idle_files();
         }
     }
 

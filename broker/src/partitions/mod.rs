@@ -32,7 +32,7 @@ use arc_swap::ArcSwap;
 use futures_util::StreamExt;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TopicId};
 use odradek_raft::{GroupKey, GroupObserver, GroupSpec, RaftNode};
-use odradek_storage::disk::Disk;
+use odradek_storage::disk::{Disk, is_out_of_descriptors};
 use tokio::sync::{Mutex, watch};
 
 use crate::clock::Clock;
@@ -49,6 +49,10 @@ use reconcile::Wanted;
 
 /// Partitions that are opened, made or removed at the same time, so that they share their syncs.
 const HANDLED_AT_ONCE: usize = 64;
+/// How often a partition is tried to be opened when no file descriptor is left for it.
+const OPEN_ATTEMPTS: u32 = 100;
+/// Pause between two attempts, in which others close what they do not use.
+const OPEN_RETRY: Duration = Duration::from_millis(100);
 /// How often the start says how far it has come.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(2);
 
@@ -275,16 +279,26 @@ impl PartitionManager {
         path: Option<PathBuf>,
         settings: PartitionSettings,
     ) -> Slot {
-        match self.try_open(wanted, path, settings).await {
-            Ok(partition) => Slot::Open(Arc::new(partition)),
-            Err(error) => {
-                tracing::error!(
-                    topic = &*wanted.topic,
-                    partition = wanted.index.get(),
-                    error = format!("{error:#}"),
-                    "a partition cannot be opened"
-                );
-                Slot::Unopenable
+        let mut attempts_left = OPEN_ATTEMPTS;
+        loop {
+            match self.try_open(wanted, path.clone(), settings.clone()).await {
+                Ok(partition) => return Slot::Open(Arc::new(partition)),
+                Err(error) if attempts_left > 0 && is_for_want_of_descriptors(&error) => {
+                    attempts_left -= 1;
+                    for group in self.options.raft.groups() {
+                        group.release_idle_files();
+                    }
+                    tokio::time::sleep(OPEN_RETRY).await;
+                }
+                Err(error) => {
+                    tracing::error!(
+                        topic = &*wanted.topic,
+                        partition = wanted.index.get(),
+                        error = format!("{error:#}"),
+                        "a partition cannot be opened"
+                    );
+                    return Slot::Unopenable;
+                }
             }
         }
     }
@@ -359,4 +373,12 @@ impl PartitionManager {
         .iter()
         .any(|resource| before.config(resource) != after.config(resource))
     }
+}
+
+/// Whether nothing more could be opened, so that another attempt may succeed.
+fn is_for_want_of_descriptors(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(is_out_of_descriptors)
 }

@@ -115,6 +115,40 @@ fn steps() -> u64 {
     disk.steps()
 }
 
+/// A group that cannot open its files has not lost them: what was proposed meanwhile is committed
+/// once there are descriptors again, and nothing goes offline.
+#[test]
+fn batches_that_find_no_descriptor_wait_for_one() {
+    simulate(1, async {
+        let disk = SimDisk::new();
+        let (node, group) = start(&disk).await.expect("starts");
+        let acknowledged = Acknowledged::default();
+        for round in 0..5 {
+            assert!(fill(&group, 1 + round * 100, &acknowledged).await);
+            // As an idle partition's files are closed.
+            group.release_idle_files();
+            group.release_idle_files();
+            disk.set_openings_left(Some(0));
+            let (_, mut committed) = propose(&group, 50 + round * 100).expect("taken");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(committed.try_recv().is_err(), "nothing can be written yet");
+            assert_eq!(group.offline_cause(), None);
+            disk.set_openings_left(None);
+            let outcome = committed.await.expect("answered").expect("committed");
+            acknowledged.lock().insert(50 + round * 100, outcome);
+        }
+        // One that stops does not wait for ever.
+        group.release_idle_files();
+        group.release_idle_files();
+        disk.set_openings_left(Some(0));
+        let (_, committed) = propose(&group, 999).expect("taken");
+        node.abandon().await;
+        assert!(!matches!(committed.await, Ok(Ok(_))));
+        disk.set_openings_left(None);
+        check(&disk, &acknowledged, "without descriptors").await;
+    });
+}
+
 #[test]
 fn a_power_cut_after_any_step_loses_nothing_acknowledged() {
     let steps = steps();
