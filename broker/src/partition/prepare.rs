@@ -55,9 +55,11 @@ pub fn prepare(
     now: TimestampMs,
 ) -> Result<PreparedBatch, BatchError> {
     let limits = settings.limits(origin, zstd_allowed, now);
-    off_the_runtime(&records.clone(), settings.compression, || {
-        prepare_within(records, settings, origin, &limits)
-    })
+    off_the_runtime(
+        &records.clone(),
+        settings.compression.map(|(codec, _level)| codec),
+        || prepare_within(records, settings, origin, &limits),
+    )
 }
 
 fn prepare_within(
