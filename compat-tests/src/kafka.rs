@@ -117,6 +117,32 @@ fn java_arguments(heap: &str) -> Result<Vec<String>> {
     ])
 }
 
+/// The arguments of `java` that make it a broker with this property file.
+pub(crate) fn broker_arguments(heap: &str, properties: &str) -> Result<Vec<String>> {
+    let mut arguments = java_arguments(heap)?;
+    // A broker lives long enough to be compiled properly.
+    arguments.retain(|argument| {
+        !argument.contains("TieredStopAtLevel") && !argument.contains("SerialGC")
+    });
+    arguments.extend(["kafka.Kafka".to_owned(), properties.to_owned()]);
+    Ok(arguments)
+}
+
+/// Formats the data directory of a property file, unless that was done before.
+pub(crate) fn format(properties: &Path) -> Result<()> {
+    let properties = properties.display().to_string();
+    let arguments = [
+        "format",
+        "-t",
+        "MkU3OEVBNTcwNTJENDM2Qg",
+        "-c",
+        &properties,
+        "--ignore-formatted",
+    ];
+    STORAGE.succeed(&arguments, "")?;
+    Ok(())
+}
+
 /// What a Kafka node is started with.
 #[derive(Clone, Debug)]
 pub struct KafkaOptions {
@@ -205,19 +231,8 @@ impl KafkaOptions {
             .map(|(key, value)| format!("{key}={value}\n"))
             .collect();
         std::fs::write(&file, text)?;
-        let file = file.display().to_string();
-        STORAGE.succeed(
-            &[
-                "format",
-                "-t",
-                "MkU3OEVBNTcwNTJENDM2Qg",
-                "-c",
-                &file,
-                "--ignore-formatted",
-            ],
-            "",
-        )?;
-        let process = Kafka::spawn(&self, &file, home.path())?;
+        format(&file)?;
+        let process = Kafka::spawn(&self, &file.display().to_string(), home.path())?;
         let mut kafka = Kafka {
             process,
             options: self,
@@ -251,12 +266,7 @@ impl Kafka {
     }
 
     fn spawn(options: &KafkaOptions, properties: &str, home: &Path) -> Result<Process> {
-        let mut arguments = java_arguments(&options.heap)?;
-        // A broker lives long enough to be compiled properly.
-        arguments.retain(|argument| {
-            !argument.contains("TieredStopAtLevel") && !argument.contains("SerialGC")
-        });
-        arguments.extend(["kafka.Kafka".to_owned(), properties.to_owned()]);
+        let arguments = broker_arguments(&options.heap, properties)?;
         Process::start(
             "kafka",
             Path::new("java"),

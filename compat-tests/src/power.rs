@@ -18,7 +18,7 @@ use crate::loss::{History, Load, create_topic, read_back};
 const PARTITIONS: i32 = 6;
 const PRODUCERS: u64 = 3;
 /// Bytes that the forgetful disk holds.
-const DISK_BYTES: u64 = 3 << 30;
+pub const DISK_BYTES: u64 = 3 << 30;
 /// Size of the ext4 image.
 const IMAGE_BYTES: u64 = 1 << 30;
 
@@ -101,6 +101,12 @@ impl ForgetfulDirectory {
     /// The mounted disk, to have it fail.
     pub fn mount(&self) -> &ForgetfulMount {
         &self.mount
+    }
+
+    /// Gives the power back with what survived; nothing may still have the mount open.
+    pub fn power_on(&mut self, seed: u64) -> Result<()> {
+        self.mount.power_on(seed)?;
+        Ok(())
     }
 }
 

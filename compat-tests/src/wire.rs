@@ -71,10 +71,15 @@ pub struct Wire {
 impl Wire {
     /// Connects, with [`PATIENCE`] for every answer.
     pub fn connect(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        Self::connect_within(address, PATIENCE)
+    }
+
+    /// Connects, with `patience` for that and for every answer.
+    pub fn connect_within(address: SocketAddr, patience: Duration) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, patience)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         Ok(Self {
             stream,
             next_correlation_id: 1,
