@@ -36,13 +36,19 @@ pub(crate) struct Purged {
     pub(crate) last: Option<LogId>,
     /// Offset of the first batch that is still there, or will be.
     pub(crate) start_offset: Offset,
-    /// First readable offset when the entries were dropped; `≥ start_offset`.
+    /// First readable offset when the entries were dropped. Below `start_offset` where records stay
+    /// readable that no entry stands for any more: those that may be compacted.
     pub(crate) log_start: Offset,
     /// Membership in effect at `last`.
     pub(crate) membership: StoredMembership,
 }
 
 impl Purged {
+    /// Offset below which the segments hold nothing that is wanted.
+    pub(crate) fn kept_from(&self) -> Offset {
+        self.log_start.min(self.start_offset)
+    }
+
     fn next_index(&self) -> RaftIndex {
         self.last
             .as_ref()
@@ -422,6 +428,7 @@ impl EntryMap {
     }
 
     /// Drops everything up to and including `last`; the first batch left is at `start_offset`.
+    /// Records from `log_start` on stay readable.
     pub(crate) fn purge(&mut self, last: LogId, start_offset: Offset, log_start: Offset) {
         let membership = self.membership_at(RaftIndex::new(last.index()));
         let next = RaftIndex::new(last.index()).next();
@@ -435,9 +442,14 @@ impl EntryMap {
         self.purged = Purged {
             last: Some(last),
             start_offset,
-            log_start: log_start.max(start_offset),
+            log_start,
             membership,
         };
+    }
+
+    /// Notes how far the log start has come since entries were last dropped.
+    pub(crate) fn raise_purged_log_start(&mut self, log_start: Offset) {
+        self.purged.log_start = self.purged.log_start.max(log_start);
     }
 
     fn purged_term(&self) -> u64 {

@@ -336,7 +336,11 @@ impl Group {
     /// Has openraft drop the entries before the segment that the log start is in.
     pub(crate) async fn drop_old_entries(&self) {
         self.core.purge_request_taken();
-        if self.core.roll_for_log_start().is_err() {
+        let prepared = self
+            .core
+            .roll_for_log_start()
+            .and_then(|()| self.core.drop_records_without_entries());
+        if prepared.is_err() {
             return;
         }
         if self.core.snapshot_point().is_some() {
@@ -366,6 +370,11 @@ impl Group {
     pub fn describe(&self) -> String {
         use openraft::async_runtime::watch::WatchReceiver;
         self.raft.metrics().borrow_watched().to_string()
+    }
+
+    /// The group's log.
+    pub(crate) fn core(&self) -> &CoreHandle {
+        &self.core
     }
 
     /// openraft's side of the group, for the network.

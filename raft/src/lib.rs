@@ -8,6 +8,7 @@
 //! - `partition_fsm`: what committing an entry does: the high watermark and the log start move.
 //! - `membership`: who takes part in a group, and changing that.
 //! - [`liveness`]: which nodes answer, and the leases of their leaders.
+//! - `compaction`: dropping the entries of records, and then what was overtaken of the records.
 //! - `group`, `node`: one group, and all groups of a process.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
 //!
@@ -15,6 +16,7 @@
 //! bring those.
 
 mod codec;
+mod compaction;
 mod entry_map;
 mod error;
 mod framing;
@@ -41,6 +43,7 @@ mod votes;
 mod waiter;
 pub mod wire;
 
+pub use compaction::{CompactionOutcome, CompactionRequest};
 pub use error::{ProposeError, RaftError};
 pub use group::{Group, Proposal};
 pub use membership::{GroupMembership, ReplicaProgress};

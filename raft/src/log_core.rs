@@ -77,6 +77,9 @@ struct State {
     generation: u64,
     batches_since_checkpoint: u64,
     purge_requested: bool,
+    /// Entries of records below this offset may be dropped although the records stay, so that
+    /// they can be compacted.
+    compactable_end: Offset,
     /// The journal has marks that must be durable before the next batch is written.
     barrier: bool,
     /// A flush of what `write.caching` has left in the page cache is on its way.
@@ -159,6 +162,7 @@ impl Core {
                 generation: 0,
                 batches_since_checkpoint: 0,
                 purge_requested: false,
+                compactable_end: Offset::ZERO,
                 barrier: false,
                 flush_delayed: false,
             }),
@@ -401,8 +405,14 @@ impl Core {
     /// A log-start entry has been committed.
     pub(crate) fn move_log_start(&self, offset: Offset) {
         self.raise_log_start(offset);
-        let needs_roll = self.state.lock().log.needs_roll_for_start(offset);
-        if needs_roll || self.snapshot_point().is_some() {
+        let (needs_roll, has_records) = {
+            let state = self.state.lock();
+            (
+                state.log.needs_roll_for_start(offset),
+                state.has_records_without_entries(offset),
+            )
+        };
+        if needs_roll || has_records || self.snapshot_point().is_some() {
             self.request_purge();
         }
     }
@@ -416,6 +426,21 @@ impl Core {
             let mut state = self.state.lock();
             if state.log.needs_roll_for_start(log_start) {
                 state.roll(now)
+            } else {
+                Ok(())
+            }
+        };
+        self.guarded(result)
+    }
+
+    /// Drops segments below the log start that no entry stands for any more.
+    pub(crate) fn drop_records_without_entries(&self) -> io::Result<()> {
+        let now = (self.clock)();
+        let log_start = self.shared.log_start();
+        let result = {
+            let mut state = self.state.lock();
+            if state.has_records_without_entries(log_start) {
+                state.drop_records_without_entries(log_start, now)
             } else {
                 Ok(())
             }
@@ -452,7 +477,9 @@ impl Core {
     pub(crate) fn snapshot_point(&self) -> Option<Purged> {
         let log_start = self.shared.log_start();
         let state = self.state.lock();
-        let last = state.map.purge_point(log_start)?;
+        let last = state
+            .map
+            .purge_point(log_start.max(state.compactable_end))?;
         if state.applied.is_none_or(|applied| applied < last) {
             return None;
         }
@@ -463,6 +490,24 @@ impl Core {
             log_start,
             membership: state.map.membership_at(index),
         })
+    }
+
+    /// Lets the entries of records below `offset` be dropped, so that these can be compacted.
+    pub(crate) fn allow_compaction_below(&self, offset: Offset) {
+        let mut state = self.state.lock();
+        state.compactable_end = state.compactable_end.max(offset);
+    }
+
+    /// Offset of the first batch that an entry stands for.
+    pub(crate) fn first_entry_offset(&self) -> Offset {
+        self.state.lock().map.purged().start_offset
+    }
+
+    /// Offset of the first batch that an entry stands for, where readable records lie before it.
+    pub(crate) fn compacted_end(&self) -> Option<Offset> {
+        let log_start = self.shared.log_start();
+        let first = self.first_entry_offset();
+        (log_start < first).then_some(first)
     }
 
     /// The newest snapshot there is.
@@ -703,7 +748,24 @@ impl State {
         let start_offset = self.offset_of(RaftIndex::new(last.index()).next())?;
         self.map.purge(last, start_offset, log_start);
         self.rewrite_journal()?;
-        self.log.set_log_start(start_offset, now)?;
+        self.log.set_log_start(self.map.purged().kept_from(), now)?;
+        Ok(())
+    }
+
+    /// Whether a whole segment lies below `log_start` whose entries have been dropped before.
+    fn has_records_without_entries(&self, log_start: Offset) -> bool {
+        let below = log_start.min(self.map.purged().start_offset);
+        self.log.has_segment_below(below)
+    }
+
+    fn drop_records_without_entries(
+        &mut self,
+        log_start: Offset,
+        now: TimestampMs,
+    ) -> Result<(), RaftError> {
+        self.map.raise_purged_log_start(log_start);
+        self.rewrite_journal()?;
+        self.log.set_log_start(self.map.purged().kept_from(), now)?;
         Ok(())
     }
 

@@ -147,7 +147,16 @@ impl Group {
 
     /// Has a node follow the log without a vote. Returns once that is committed; the node may be
     /// far behind then, or away. Nothing happens if it takes part already.
+    ///
+    /// Refused once the log has been compacted: a new replica could not be given the records that
+    /// no entry stands for any more.
     pub async fn add_learner(&self, node: NodeId) -> Result<(), RaftError> {
+        if let Some(first) = self.core().compacted_end() {
+            return Err(RaftError::MembershipRefused(format!(
+                "the log was compacted below offset {first}, and compacted records cannot be \
+                 given to another replica"
+            )));
+        }
         let add = ChangeMembers::AddNodes(BTreeMap::from([(raft_id(node), ())]));
         self.change(|now| {
             let there = now.voters.contains(&node) || now.learners.contains(&node);

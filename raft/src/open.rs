@@ -66,13 +66,21 @@ pub(crate) fn open(
 
     let mut log = open_log(disk, health, spec, clean_shutdown, &map, strict, now)?;
     let start_offset = map.purged().start_offset;
+    let kept_from = map.purged().kept_from();
+    if log.next_offset() < start_offset && kept_from < start_offset {
+        // Records that no entry stands for any more were durable before their entries went.
+        return Err(damaged(format!(
+            "records from {kept_from} to {start_offset} should be there, and the log ends at {}",
+            log.next_offset()
+        )));
+    }
     if log.next_offset() < start_offset {
         // A crash came between the journal's word that the log starts here and the segments.
         log.restart_at(start_offset, now)?;
     }
-    if log.log_start() > start_offset {
+    if log.log_start() > kept_from {
         return Err(damaged(format!(
-            "the log starts at {}, the journal at {start_offset}",
+            "the log starts at {}, the journal at {kept_from}",
             log.log_start()
         )));
     }
@@ -101,7 +109,7 @@ pub(crate) fn open(
             .rewrite(&map)
             .map_err(|error| RaftError::io("rewrite the journal", error))?;
     }
-    log.set_log_start(start_offset, now)?;
+    log.set_log_start(kept_from, now)?;
 
     let applied_end = committed_end(&map, me);
     let applied = applied_end
@@ -141,7 +149,7 @@ fn open_log(
     let hint = OpenHint {
         health,
         clean_shutdown,
-        log_start: Some(start_offset),
+        log_start: Some(map.purged().kept_from()),
         known_epoch: &known,
     };
     let (log, report) = Log::open(disk, &spec.dir, spec.log_config.clone(), hint, now)?;

@@ -196,6 +196,14 @@ impl Log {
         active.end().size > 0 && offset >= active.end().next_offset
     }
 
+    /// Whether [`Log::set_log_start`] at `offset` would drop a segment.
+    pub fn has_segment_below(&self, offset: Offset) -> bool {
+        let segments = self.shared.segments.load();
+        segments
+            .get(1)
+            .is_some_and(|second| second.base_offset <= offset)
+    }
+
     pub(crate) fn drop_segments_below(
         &mut self,
         log_start: Offset,

@@ -1,0 +1,114 @@
+//! Compaction of a group's log.
+//!
+//! A Raft index is found by counting batches, so a segment may be compacted only once no entry
+//! stands for its batches any more: first the entries are dropped, as they are below the log start,
+//! then the records. `log start ≤ compacted records < first entry`.
+//!
+//! Each replica compacts its own segments. Absent: giving compacted segments to a replica that
+//! lacks the dropped entries; so only groups with one voter and no learner are compacted.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use odradek_protocol::ids::{Offset, TimestampMs};
+use odradek_storage::{CompactionConfig, CompactionStats};
+
+use crate::error::RaftError;
+use crate::group::Group;
+use crate::node::blocking;
+
+/// How long to wait for openraft to drop entries, which it does between two other things.
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two looks at whether it has.
+const DROP_POLL: Duration = Duration::from_millis(5);
+
+/// What to compact, and with what means.
+pub struct CompactionRequest {
+    /// Where the last compaction ended.
+    pub clean_end: Offset,
+    /// When and how.
+    pub config: CompactionConfig,
+    /// Memory for the map of keys.
+    pub map_bytes: usize,
+    /// The time.
+    pub now: TimestampMs,
+    /// Asked again and again with the bytes read and written since; may wait, or end the run. Not
+    /// called on a thread that serves clients.
+    pub pace: Box<dyn FnMut(u64) -> ControlFlow<()> + Send>,
+}
+
+/// What a compaction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionOutcome {
+    /// Where the next one begins.
+    pub clean_end: Offset,
+    /// Figures.
+    pub stats: CompactionStats,
+}
+
+impl Group {
+    /// Compacts the log if that is due. Returns `None` if it was not, or `pace` ended it.
+    pub async fn compact(
+        &self,
+        request: CompactionRequest,
+    ) -> Result<Option<CompactionOutcome>, RaftError> {
+        if !self.may_drop_entries() {
+            return Ok(None);
+        }
+        // Only what is durable for good may be compacted.
+        self.checkpoint().await?;
+        let offsets = self.offsets();
+        let stable = offsets.last_stable.offset();
+        let due = self.core().with_log(|log| {
+            let begun =
+                log.begin_compaction(request.clean_end, stable, &request.config, request.now);
+            begun.map(|begun| begun.map(|compaction| compaction.plan().end))
+        })?;
+        let Some(end) = due else { return Ok(None) };
+        self.drop_entries_below(end).await;
+        let bound = stable.min(self.core().first_entry_offset());
+        let begun = self.core().with_log(|log| {
+            log.begin_compaction(request.clean_end, bound, &request.config, request.now)
+        })?;
+        let Some(compaction) = begun else {
+            return Ok(None);
+        };
+        let core = self.core().clone();
+        let CompactionRequest {
+            map_bytes,
+            mut pace,
+            now,
+            ..
+        } = request;
+        blocking(move || {
+            let Some(compacted) = compaction.run(map_bytes, &mut pace)? else {
+                return Ok(None);
+            };
+            let outcome = CompactionOutcome {
+                clean_end: compacted.clean_end,
+                stats: compacted.stats,
+            };
+            core.with_log(|log| log.finish_compaction(compacted, now))?;
+            Ok(Some(outcome))
+        })
+        .await
+    }
+
+    /// Whether no other replica can ever ask for an entry.
+    fn may_drop_entries(&self) -> bool {
+        let members = self.membership();
+        members.voters.len() == 1 && members.learners.is_empty()
+    }
+
+    async fn drop_entries_below(&self, end: Offset) {
+        self.core().allow_compaction_below(end);
+        self.drop_old_entries().await;
+        let dropped = async {
+            while self.core().first_entry_offset() < end && self.core().snapshot_point().is_some() {
+                tokio::time::sleep(DROP_POLL).await;
+            }
+        };
+        // What has not been dropped in time is left for the next compaction.
+        let _ = tokio::time::timeout(DROP_PATIENCE, dropped).await;
+    }
+}
