@@ -2,9 +2,10 @@
 //!
 //! A harness starts real brokers on free ports with fresh directories ([`broker`]), starts Apache Kafka the same way
 //! ([`kafka`]), and speaks to either through a plain socket with a codec that Odradek does not use ([`wire`],
-//! [`batches`]), through kcat ([`kcat`]), Python ([`python`]) and through Kafka's own command-line tools ([`kafka`]). The same script can be
-//! played to both and the answers compared field by field ([`transcript`]); versions that the codec does not know yet go
-//! through Kafka's own message definitions ([`schema`]). Clusters of either are started, broken and judged by [`cluster`].
+//! [`batches`]), through kcat ([`kcat`]), through Python ([`python`]) and through Kafka's own command-line tools
+//! ([`kafka`]). The same script can be played to both ([`transcript`]) and the answers compared field by field
+//! ([`comparison`]); versions that the codec does not know yet go through Kafka's own message definitions ([`schema`]).
+//! Clusters of either are started, broken and judged by [`cluster`].
 //!
 //! Invariants: nothing here links a crate of Odradek; every wait has a deadline; every process that was started ends
 //! with the test that started it, even if that test is killed; a failing test shows the broker's log.
@@ -15,6 +16,7 @@ pub mod broker;
 pub mod cache;
 pub mod cluster;
 pub mod compared;
+pub mod comparison;
 pub mod forgetful;
 pub mod groups;
 pub mod jar;

@@ -1,27 +1,20 @@
-//! The same script played to two servers, every answer written down, and the two transcripts compared.
+//! A script played to a server, and every answer written down.
 //!
-//! Ids, ports and times that must differ are replaced by stand-ins as an answer is written down. Whatever differs
-//! after that is a failure, unless [`KNOWN`] lists it with its reason; a line of that list that no longer applies is a
-//! failure too.
+//! Ids, ports and times that differ from server to server are replaced by stand-ins as an answer is written down.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Debug, Write};
+use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use bytes::{Buf, BytesMut};
 use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, FetchResponse};
 use kafka_protocol::protocol::Request;
 
-use crate::compared::COMPARED;
-use crate::kafka::Kafka;
-use crate::known::{Differences, KNOWN, Known};
 use crate::requests::{Topic, batches_of};
 use crate::schema::Schema;
-use crate::server::{Server, kafka_instead};
 use crate::tree::Node;
 use crate::wire::{Wire, WireError, text};
 
@@ -398,6 +391,16 @@ impl Probe {
         node
     }
 
+    /// What was written down.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Keys and versions of what was asked and written down.
+    pub fn sent(&self) -> &BTreeSet<(i16, i16)> {
+        &self.sent
+    }
+
     /// Writes down a part of an answer that was got with [`Self::prepare`].
     pub fn note_answer<R: Request>(
         &mut self,
@@ -453,126 +456,4 @@ pub fn served_versions(address: SocketAddr) -> Result<Served> {
         .iter()
         .map(|key| (key.api_key, (key.min_version, key.max_version)))
         .collect())
-}
-
-struct Pair {
-    ours: Server,
-    kafka: Kafka,
-    served: Served,
-}
-
-/// One Odradek and one Kafka for all comparisons of a test process.
-fn pair() -> Result<&'static Pair> {
-    static PAIR: OnceLock<Result<Pair, String>> = OnceLock::new();
-    let start = || -> Result<Pair> {
-        let kafka = std::thread::spawn(Kafka::start);
-        let ours = Server::start()?;
-        let kafka = kafka.join().ok().context("Kafka's starter panicked")??;
-        let served = served_versions(ours.address())?;
-        Ok(Pair {
-            ours,
-            kafka,
-            served,
-        })
-    };
-    PAIR.get_or_init(|| start().map_err(|e| format!("{e:#}")))
-        .as_ref()
-        .map_err(|e| anyhow::anyhow!(e.clone()))
-}
-
-/// Plays `script` to Odradek and to Kafka and fails on every difference that [`KNOWN`] does not list for `case`.
-pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> Result<()> {
-    let pair = pair()?;
-    let play = |address| -> Result<Probe> {
-        let mut probe = Probe::new(address, pair.served.clone());
-        script(&mut probe)?;
-        Ok(probe)
-    };
-    let (ours, theirs) = std::thread::scope(|scope| {
-        let theirs = scope.spawn(|| play(pair.kafka.address()));
-        (play(pair.ours.address()), theirs.join())
-    });
-    let theirs = theirs
-        .ok()
-        .context("the script panicked")?
-        .context("while Kafka was asked")?;
-    let ours = ours.context("while Odradek was asked")?;
-    for row in COMPARED.iter().filter(|row| row.case == case) {
-        let missing: Vec<i16> = row
-            .versions()
-            .filter(|version| !ours.sent.contains(&(row.api as i16, *version)))
-            .collect();
-        if !missing.is_empty() {
-            bail!(
-                "{case} is listed as comparing {:?} v{missing:?}, and does not",
-                row.api
-            );
-        }
-    }
-    // Kafka beside itself shows whether a script gets the same answers twice at all.
-    let known = if kafka_instead() {
-        Vec::new()
-    } else {
-        KNOWN
-            .iter()
-            .flat_map(Differences::each)
-            .filter(|known| known.case == case)
-            .collect()
-    };
-    let report = report(known, &ours.steps, &theirs.steps);
-    if !report.is_empty() {
-        bail!("{case}: Odradek and Kafka differ\n{report}");
-    }
-    Ok(())
-}
-
-fn report(known: Vec<Known>, ours: &[Step], theirs: &[Step]) -> String {
-    let mut applied = vec![false; known.len()];
-    let mut report = String::new();
-    if ours.len() != theirs.len() {
-        let _ = writeln!(
-            report,
-            "{} answers of Odradek, {} of Kafka",
-            ours.len(),
-            theirs.len()
-        );
-    }
-    // What differs in the same way at several versions is told once.
-    let mut told: Vec<(String, Vec<i16>)> = Vec::new();
-    for (ours, theirs) in ours.iter().zip(theirs) {
-        for difference in ours.answer.differences(&theirs.answer) {
-            let pattern = difference.pattern();
-            let listed = known.iter().position(|known| {
-                known.api == ours.api
-                    && ours.label.starts_with(known.asked)
-                    && pattern
-                        .strip_prefix(known.path)
-                        .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
-            });
-            if let Some(applied) = listed.and_then(|index| applied.get_mut(index)) {
-                *applied = true;
-                continue;
-            }
-            let text = format!(
-                "({}) {}:\n    odradek {}\n    kafka   {}",
-                ours.label, difference.path, difference.left, difference.right
-            );
-            let text = format!("{} {text}", ours.api);
-            match told.iter_mut().find(|(known, _)| *known == text) {
-                Some((_, versions)) => versions.push(ours.version),
-                None => told.push((text, vec![ours.version])),
-            }
-        }
-    }
-    for (text, versions) in told {
-        let _ = writeln!(report, "v{versions:?} {text}");
-    }
-    for (known, _) in known.iter().zip(&applied).filter(|(_, applied)| !**applied) {
-        let _ = writeln!(
-            report,
-            "listed as known, but equal: {} ({}) {}",
-            known.api, known.asked, known.path
-        );
-    }
-    report
 }

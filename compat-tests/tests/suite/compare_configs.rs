@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use compat_tests::batches::BatchSpec;
+use compat_tests::comparison::compare;
 use compat_tests::requests::{creatable, create_topic, produce_ok, topic_name};
-use compat_tests::transcript::{Probe, compare};
+use compat_tests::transcript::Probe;
 use compat_tests::wire::text;
 use kafka_protocol::messages::alter_configs_request::{
     AlterConfigsResource as SetResource, AlterableConfig as SetConfig,

@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 use compat_tests::batches::{BatchSpec, Codec, RecordSpec};
+use compat_tests::comparison::compare;
 use compat_tests::requests::{
     EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Topic, create_topic,
     fetch_request, leader_epoch, list_offsets_request, produce_ok,
 };
-use compat_tests::transcript::{Probe, compare};
+use compat_tests::transcript::Probe;
 use kafka_protocol::messages::fetch_request::ForgottenTopic;
 use kafka_protocol::messages::offset_for_leader_epoch_request::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,

@@ -1,9 +1,9 @@
 //! DescribeGroups, ListGroups, DeleteGroups and OffsetDelete, compared with Kafka.
 
 use anyhow::Result;
+use compat_tests::comparison::compare;
 use compat_tests::groups::{Member, committed, offset_commit};
 use compat_tests::requests::{create_topic, topic_name};
-use compat_tests::transcript::compare;
 use compat_tests::wire::text;
 use kafka_protocol::messages::offset_delete_request::{
     OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,

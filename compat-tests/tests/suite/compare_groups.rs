@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use compat_tests::comparison::compare;
 use compat_tests::groups::{
     Member, committed, coordinator_is_up, join_request, offset_commit, offset_fetch, sync_request,
 };
 use compat_tests::requests::create_topic;
-use compat_tests::transcript::compare;
 use compat_tests::wire::text;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::{

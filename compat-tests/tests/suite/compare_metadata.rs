@@ -1,8 +1,8 @@
 //! ApiVersions, Metadata, DescribeTopicPartitions and DescribeCluster, compared with Kafka.
 
 use anyhow::{Context, Result};
+use compat_tests::comparison::compare;
 use compat_tests::requests::{Topic, create_topic, topic_name};
-use compat_tests::transcript::compare;
 use compat_tests::tree::{Node, fields};
 use compat_tests::wire::text;
 use kafka_protocol::messages::describe_topic_partitions_request::{Cursor, TopicRequest};

@@ -5,10 +5,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use compat_tests::batches::{
     BatchSpec, CONTROL, Codec, LOG_APPEND_TIME, RecordSpec, TRANSACTIONAL, old_message,
 };
+use compat_tests::comparison::compare;
 use compat_tests::requests::{
     Topic, create_topic, init_producer_id, produce_ok, produce_request, topic_name,
 };
-use compat_tests::transcript::compare;
 use compat_tests::wire::text;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::produce_request::PartitionProduceData;

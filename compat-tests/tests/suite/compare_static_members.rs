@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use compat_tests::comparison::compare;
 use compat_tests::groups::{Member, coordinator_is_up, join_request, offset_commit, sync_request};
 use compat_tests::requests::create_topic;
-use compat_tests::transcript::{Probe, compare};
+use compat_tests::transcript::Probe;
 use compat_tests::wire::text;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::{

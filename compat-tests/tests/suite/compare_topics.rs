@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use compat_tests::batches::BatchSpec;
+use compat_tests::comparison::compare;
 use compat_tests::requests::{Topic, creatable, create_topic, produce_ok, topic_name};
-use compat_tests::transcript::{Probe, compare};
+use compat_tests::transcript::Probe;
 use compat_tests::wire::text;
 use kafka_protocol::messages::create_partitions_request::{
     CreatePartitionsAssignment, CreatePartitionsTopic,
