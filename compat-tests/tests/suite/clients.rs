@@ -13,6 +13,7 @@ use rdkafka::admin::{
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -258,6 +259,64 @@ fn librdkafka_group_consumers_share_partitions_and_take_over() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_static_librdkafka_consumer_comes_back_to_its_partitions_and_fences_its_double() -> Result<()> {
+    let server = Server::start()?;
+    runtime()?.block_on(create(&server, "static", 4))?;
+    let consumer = |instance: &str| -> Result<BaseConsumer> {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", server.bootstrap())
+            .set("group.id", "statics")
+            .set("group.instance.id", instance)
+            .set("partition.assignment.strategy", "range")
+            // Only a rebalance that nobody should need would take as long.
+            .set("session.timeout.ms", "45000")
+            .set("heartbeat.interval.ms", "200")
+            .create()?;
+        consumer.subscribe(&["static"])?;
+        Ok(consumer)
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let owned = |consumer: &BaseConsumer| -> Result<Vec<i32>> {
+        let mut partitions: Vec<i32> = consumer
+            .assignment()?
+            .elements()
+            .iter()
+            .map(|element| element.partition())
+            .collect();
+        partitions.sort_unstable();
+        Ok(partitions)
+    };
+    let (first, second) = (consumer("a")?, consumer("b")?);
+    while (owned(&first)?, owned(&second)?) != (vec![0, 1], vec![2, 3]) {
+        ensure!(Instant::now() < deadline, "no assignment");
+        for consumer in [&first, &second] {
+            consumer.poll(Duration::from_millis(20)).transpose()?;
+        }
+    }
+    // A static member does not leave when it stops.
+    drop(second);
+    let second = consumer("b")?;
+    while owned(&second)? != [2, 3] {
+        ensure!(Instant::now() < deadline, "its place is not there any more");
+        assert_eq!(owned(&first)?, [0, 1], "the other was disturbed");
+        for consumer in [&first, &second] {
+            consumer.poll(Duration::from_millis(20)).transpose()?;
+        }
+    }
+    let double = consumer("b")?;
+    let fenced = loop {
+        ensure!(Instant::now() < deadline, "two at once");
+        double.poll(Duration::from_millis(20)).transpose()?;
+        second.poll(Duration::from_millis(20));
+        if let Some((code, _)) = second.client().fatal_error() {
+            break code;
+        }
+    };
+    assert_eq!(fenced, RDKafkaErrorCode::FencedInstanceId);
     Ok(())
 }
 

@@ -288,6 +288,33 @@ fn members_and_offsets_survive_a_kill() -> Result<()> {
 }
 
 #[test]
+fn a_static_member_keeps_its_place_over_kills_of_the_broker_and_its_own() -> Result<()> {
+    const FENCED_INSTANCE_ID: i16 = 82;
+    let mut broker = Broker::start()?;
+    let join = |broker: &Broker| {
+        Member::start_static_join(broker.address(), "static-keepers", "range", "one")?.finish()
+    };
+    let mut member = join(&broker)?;
+    member.sync(&[(&member.id.clone(), b"the assignment")])?;
+    let generation = member.generation;
+    for round in 1..=5 {
+        broker.kill9()?;
+        broker.start_again()?;
+        find_coordinator(&mut broker.connect()?, "static-keepers")?;
+        member.reconnect(broker.address())?;
+        until_not_retriable(|| member.heartbeat(), |code| *code)?;
+        let mut again = join(&broker)?;
+        assert_eq!(again.generation, generation, "round {round}");
+        again.sync(&[])?;
+        assert_eq!(&again.assignment[..], b"the assignment");
+        assert_eq!(member.heartbeat()?, FENCED_INSTANCE_ID, "round {round}");
+        member = again;
+        assert_eq!(member.heartbeat()?, 0, "round {round}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_commit_is_answered_only_once_it_can_be_fetched() -> Result<()> {
     let (server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "read-own", 1, &[])?;

@@ -42,9 +42,10 @@ fn the_known_differences_are_documented() -> Result<()> {
     let text = std::fs::read_to_string(path)?;
     let heading = "## Answers that differ from Kafka's on purpose\n";
     let mut section = format!(
-        "{heading}\nThe tests play the same requests to Apache Kafka {} and compare the answers field by field, but for \
-         ids,\nports, leader epochs (Raft's terms here) and the words of error messages. Whatever else differs is in this\n\
-         table, which is taken from `compat-tests/src/known.rs`; a line that no longer applies fails the tests.\n\n\
+        "{heading}\nThe tests play the same requests, at every advertised version, to Apache Kafka {} and compare the answers\n\
+         field by field, but for ids, ports, leader epochs (Raft's terms here) and the words of error messages.\n\
+         Whatever else differs is in this table, which is taken from `compat-tests/src/known.rs`; a line that no\n\
+         longer applies fails the tests.\n\n\
          | API | asked | field | why |\n|---|---|---|---|\n",
         compat_tests::kafka::VERSION
     );
