@@ -17,6 +17,10 @@ const FETCH_SESSION_PARTITIONS: &str = "odradek_fetch_session_partitions";
 const FETCH_SESSION_EVICTIONS: &str = "odradek_fetch_session_evictions_total";
 const PARTITIONS: &str = "odradek_partitions_open";
 const LEADERS: &str = "odradek_partitions_led";
+const UNDER_REPLICATED: &str = "odradek_partitions_under_replicated";
+const UNDER_MIN_ISR: &str = "odradek_partitions_under_min_isr";
+const AT_MIN_ISR: &str = "odradek_partitions_at_min_isr";
+const REASSIGNING: &str = "odradek_partitions_reassigning";
 const LOG_DIR_FREE: &str = "odradek_log_dir_free_bytes";
 const LOG_DIRS_OFFLINE: &str = "odradek_log_dirs_offline";
 const LOG_DIRS_RESERVE: &str = "odradek_log_dirs_below_reserve";
@@ -59,6 +63,23 @@ pub fn describe() {
     );
     describe_gauge!(PARTITIONS, "Partitions open on this broker.");
     describe_gauge!(LEADERS, "Partitions led by this broker.");
+    describe_gauge!(
+        UNDER_REPLICATED,
+        "Partitions led by this broker of which a replica is out of sync."
+    );
+    describe_gauge!(
+        UNDER_MIN_ISR,
+        "Partitions led by this broker that take no acks=all: fewer replicas are in sync than \
+         min.insync.replicas."
+    );
+    describe_gauge!(
+        AT_MIN_ISR,
+        "Partitions led by this broker with no replica in sync to spare."
+    );
+    describe_gauge!(
+        REASSIGNING,
+        "Partitions led by this broker whose replicas are being changed."
+    );
     describe_gauge!(
         LOG_DIR_FREE,
         Unit::Bytes,
@@ -159,6 +180,19 @@ impl FetchMetrics {
 pub(crate) fn observe_partitions(open: usize, led: usize) {
     gauge!(PARTITIONS).set(open as f64);
     gauge!(LEADERS).set(led as f64);
+}
+
+/// Sets the gauges of what the leader of partitions with several replicas sees of them.
+pub(crate) fn observe_replication(
+    under_replicated: usize,
+    under_min_isr: usize,
+    at_min_isr: usize,
+    reassigning: usize,
+) {
+    gauge!(UNDER_REPLICATED).set(under_replicated as f64);
+    gauge!(UNDER_MIN_ISR).set(under_min_isr as f64);
+    gauge!(AT_MIN_ISR).set(at_min_isr as f64);
+    gauge!(REASSIGNING).set(reassigning as f64);
 }
 
 /// Sets the gauge of a log directory's free space.

@@ -62,8 +62,8 @@ pub fn random_topic_id() -> TopicId {
     }
 }
 
-/// Waits until this broker has carried out the metadata below `offset` and leads all partitions
-/// of the topic that it holds from `first` on. `None` waits for nothing.
+/// Waits until this broker has carried out the metadata below `offset` and all partitions of the topic
+/// that it holds from `first` on are led, by it or by others. `None` waits for nothing.
 pub async fn wait_until_led(
     broker: &BrokerContext,
     offset: Offset,
@@ -86,7 +86,7 @@ pub async fn wait_until_led(
                 continue;
             }
             let led = match broker.partitions.get(topic.id, index) {
-                Some(partition) => partition.group().wait_until_ready().await.is_ok(),
+                Some(partition) => partition.wait_until_led().await.is_ok(),
                 None => false,
             };
             if led {

@@ -24,7 +24,6 @@ mod settings;
 mod ticket;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -42,6 +41,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
 use crate::data_metrics::AppendMetrics;
+use crate::leading::LeadershipChanges;
 use crate::partitions::log_dir::LogDirectory;
 use crate::waiters::WaitList;
 
@@ -130,21 +130,43 @@ pub struct PartitionEvents {
     waiters: WaitList,
     offline: OnceLock<Arc<str>>,
     committed: Notify,
-    deleted: AtomicBool,
+    gone: OnceLock<Gone>,
+    /// Who is told that the leadership has changed, and of which group.
+    leadership: Option<(GroupKey, Arc<LeadershipChanges>)>,
+}
+
+/// Why a partition is here no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Its topic has been deleted.
+    Deleted,
+    /// Other brokers hold it now.
+    Released,
 }
 
 impl PartitionEvents {
-    fn is_deleted(&self) -> bool {
-        self.deleted.load(Ordering::Acquire)
+    /// Events of the group `key`, whose changes of leadership are noted in `changes`.
+    pub fn noted_in(key: GroupKey, changes: Arc<LeadershipChanges>) -> Self {
+        Self {
+            leadership: Some((key, changes)),
+            ..Self::default()
+        }
     }
 
-    /// What to tell of a failure: nothing that goes wrong while a topic is being deleted, from a
-    /// stopped group to a file that is gone, is a fault of its own.
+    fn require_here(&self) -> Result<(), PartitionError> {
+        match self.gone.get() {
+            None => Ok(()),
+            Some(Gone::Deleted) => Err(PartitionError::Deleted),
+            Some(Gone::Released) => Err(PartitionError::NotLeader { leader: None }),
+        }
+    }
+
+    /// What to tell of a failure: nothing that goes wrong while a partition is being taken away, from
+    /// a stopped group to a file that is gone, is a fault of its own.
     fn explain(&self, error: impl Into<PartitionError>) -> PartitionError {
-        if self.is_deleted() {
-            PartitionError::Deleted
-        } else {
-            error.into()
+        match self.require_here() {
+            Ok(()) => error.into(),
+            Err(gone) => gone,
         }
     }
 }
@@ -157,6 +179,9 @@ impl GroupObserver for PartitionEvents {
 
     fn on_leadership(&self, _leadership: Leadership) {
         self.waiters.fire();
+        if let Some((key, changes)) = &self.leadership {
+            changes.note(*key);
+        }
     }
 
     fn on_log_start(&self, _log_start: Offset) {
@@ -237,17 +262,16 @@ impl Partition {
         self.group.reader()
     }
 
-    /// Has everybody who holds on to the partition find it deleted: it is about to be.
-    pub fn mark_deleted(&self) {
-        self.events.deleted.store(true, Ordering::Release);
+    /// Has everybody who holds on to the partition find it gone: it is about to be. The first cause
+    /// counts.
+    pub fn mark_gone(&self, gone: Gone) {
+        let _ = self.events.gone.set(gone);
         self.events.waiters.fire();
     }
 
     /// The leader epoch if this node leads.
     pub fn require_leader(&self) -> Result<LeaderEpoch, PartitionError> {
-        if self.events.is_deleted() {
-            return Err(PartitionError::Deleted);
-        }
+        self.events.require_here()?;
         match self.leadership() {
             Leadership::Leader { epoch, .. } => Ok(epoch),
             Leadership::Follower { leader, .. } => Err(PartitionError::NotLeader { leader }),
@@ -288,9 +312,7 @@ impl Partition {
     /// [`Self::require_epoch`], but a follower will do as well: for those who read only what is
     /// committed and may be late.
     pub fn require_replica(&self, known: LeaderEpoch) -> Result<Role, PartitionError> {
-        if self.events.is_deleted() {
-            return Err(PartitionError::Deleted);
-        }
+        self.events.require_here()?;
         let (role, current) = match self.leadership() {
             Leadership::Leader { epoch, .. } => (Role::Leader, epoch),
             Leadership::Follower { epoch, .. } => (Role::Follower, epoch),
@@ -298,6 +320,30 @@ impl Partition {
         };
         compare_epochs(known, current)?;
         Ok(role)
+    }
+
+    /// Waits until somebody leads: this node and takes writes, or another.
+    pub async fn wait_until_led(&self) -> Result<(), PartitionError> {
+        let mut leadership = self.group.subscribe_leadership();
+        loop {
+            if let Some(cause) = self.group.offline_cause() {
+                return Err(PartitionError::Offline(cause));
+            }
+            match *leadership.borrow_and_update() {
+                Leadership::Leader { ready: true, .. }
+                | Leadership::Follower {
+                    leader: Some(_), ..
+                } => return Ok(()),
+                Leadership::Leader { ready: false, .. }
+                | Leadership::Follower { leader: None, .. }
+                | Leadership::Unknown => {}
+            }
+            if leadership.changed().await.is_err() {
+                return Err(self
+                    .events
+                    .explain(PartitionError::NotLeader { leader: None }));
+            }
+        }
     }
 
     /// Checks the one batch in `records` and enqueues it. Never waits; see the module.

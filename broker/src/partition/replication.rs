@@ -29,6 +29,8 @@ pub struct ReplicationView {
     pub in_sync: Vec<NodeId>,
     /// Replicas that the metadata assigns.
     pub replicas: usize,
+    /// Replicas that have a vote.
+    pub voters: usize,
 }
 
 impl ReplicationView {
@@ -72,7 +74,7 @@ impl Partition {
         if in_sync < required {
             return Err(PartitionError::NotEnoughReplicas { in_sync, required });
         }
-        let majority = view.replicas / 2 + 1;
+        let majority = view.voters / 2 + 1;
         Ok((required > majority).then(|| MoreThanMajority {
             group: Arc::clone(&self.group),
             view: Arc::clone(&self.replication),

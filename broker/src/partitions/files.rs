@@ -15,7 +15,7 @@ use super::log_dir::LogDirectory;
 use super::reconcile::{FoundDirectory, Inventory, Wanted, inventory};
 use crate::metadata::image::MetadataImage;
 use crate::metadata::topic_name::CLUSTER_METADATA;
-use crate::partition::Partition;
+use crate::partition::{Gone, Partition};
 
 impl PartitionManager {
     /// Looks through the log directories, removes what a cut-short deletion left, sets strays
@@ -80,10 +80,10 @@ impl PartitionManager {
         Ok(path)
     }
 
-    /// Closes a partition whose topic is gone and removes its data. The files go in the
-    /// background; what is being read stays readable until it has been sent.
-    pub(super) async fn remove(&self, partition: &Arc<Partition>) {
-        partition.mark_deleted();
+    /// Closes a partition that is here no more and removes its data. The files go in the background;
+    /// what is being read stays readable until it has been sent.
+    pub(super) async fn remove(&self, partition: &Arc<Partition>, why: Gone) {
+        partition.mark_gone(why);
         let key = partition.group().key();
         let deleted = self.options.raft.delete_group(key).await;
         partition.directory().partition_removed();
@@ -94,7 +94,7 @@ impl PartitionManager {
                     topic = &**partition.topic(),
                     partition = partition.index().get(),
                     %error,
-                    "the data of a deleted partition cannot be taken away"
+                    "the data of a partition that is here no more cannot be taken away"
                 );
                 return;
             }

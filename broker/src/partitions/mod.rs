@@ -39,8 +39,9 @@ use crate::clock::Clock;
 use crate::config::ConfigStore;
 use crate::data_metrics::AppendMetrics;
 use crate::fetch_sessions::TopicRef;
+use crate::leading::LeadershipChanges;
 use crate::metadata::image::{ConfigResource, MetadataImage, PartitionState};
-use crate::partition::{Partition, PartitionEvents, PartitionParts, PartitionSettings};
+use crate::partition::{Gone, Partition, PartitionEvents, PartitionParts, PartitionSettings};
 pub use housekeeping::HousekeepingOptions;
 pub use index::LookupError;
 use index::{Index, Slot};
@@ -81,6 +82,7 @@ pub struct PartitionManager {
     inventory: Mutex<Option<HashMap<(TopicId, PartitionIndex), PathBuf>>>,
     reconciled: watch::Sender<Offset>,
     metrics: Arc<AppendMetrics>,
+    leadership_changes: Arc<LeadershipChanges>,
 }
 
 impl fmt::Debug for PartitionManager {
@@ -98,6 +100,7 @@ impl PartitionManager {
             inventory: Mutex::new(None),
             reconciled: watch::Sender::new(Offset::ZERO),
             metrics: Arc::default(),
+            leadership_changes: Arc::default(),
         })
     }
 
@@ -123,6 +126,11 @@ impl PartitionManager {
     /// This node.
     pub fn node_id(&self) -> NodeId {
         self.options.node_id
+    }
+
+    /// Where changes of leadership of the partitions here are noted.
+    pub fn leadership_changes(&self) -> &Arc<LeadershipChanges> {
+        &self.leadership_changes
     }
 
     /// The metadata that is being carried out here.
@@ -184,11 +192,11 @@ impl PartitionManager {
         };
         let before = self.index.load_full();
         let changes = reconcile::changes(&before, &image, self.options.node_id);
-        let mut removed: Vec<Arc<Partition>> = changes
+        let mut removed: Vec<(Arc<Partition>, Gone)> = changes
             .removed
             .iter()
             .flat_map(|topic| topic.open())
-            .map(Arc::clone)
+            .map(|partition| (Arc::clone(partition), Gone::Deleted))
             .collect();
         self.update_index(|index| {
             index.set_image(Arc::clone(&image));
@@ -199,7 +207,7 @@ impl PartitionManager {
                 match index.take(*topic, *at) {
                     Slot::Open(partition) => {
                         tracing::info!(?partition, "others hold this partition from now on");
-                        removed.push(partition);
+                        removed.push((partition, Gone::Released));
                     }
                     // What is in its directory is for the operator to look at.
                     Slot::Unopenable | Slot::Absent => {}
@@ -207,7 +215,9 @@ impl PartitionManager {
             }
         });
         futures_util::stream::iter(&removed)
-            .for_each_concurrent(HANDLED_AT_ONCE, |partition| self.remove(partition))
+            .for_each_concurrent(HANDLED_AT_ONCE, |(partition, why)| {
+                self.remove(partition, *why)
+            })
             .await;
         self.open_all(changes.added, inventory, &image, is_first)
             .await;
@@ -321,7 +331,8 @@ impl PartitionManager {
             topic_id: wanted.topic_id,
             partition: wanted.index,
         };
-        let events = Arc::new(PartitionEvents::default());
+        let changes = Arc::clone(&self.leadership_changes);
+        let events = Arc::new(PartitionEvents::noted_in(key, changes));
         let spec = GroupSpec {
             key,
             dir: path,

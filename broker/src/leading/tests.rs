@@ -1,0 +1,379 @@
+use std::time::{Duration, Instant};
+
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex};
+
+use super::test_cluster::{Cluster, append, eventually, ids, topic_id, topic_records};
+use super::{hand_over, hand_over_all};
+use crate::fetch_plan::{IsolationLevel, ReadLimit};
+use crate::fetch_sessions::{FetchKey, FetchTarget, TopicRef};
+use crate::metadata::image::ConfigResource;
+use crate::metadata::records::{ConfigRecord, MetadataRecord};
+use crate::partition::Reader;
+use crate::partitions::fixture::{batch, producer_batch};
+use odradek_protocol::ids::Offset;
+use odradek_raft::GroupKey;
+
+fn key(number: u8, index: i32) -> GroupKey {
+    GroupKey {
+        topic_id: topic_id(number),
+        partition: PartitionIndex::new(index),
+    }
+}
+
+fn set_config(cluster: &Cluster, topic: &str, name: &str, value: &str) {
+    cluster.change(&[MetadataRecord::Config(ConfigRecord {
+        resource_type: ConfigResource::topic(topic).kind.code(),
+        resource_name: topic.to_owned(),
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    })]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metadata_learns_who_leads_and_who_is_in_sync() {
+    let cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    let epoch = partition.require_leader().expect("leads");
+    let state = cluster
+        .until("the leader is reported", 1, 0, |state| {
+            state.leader_epoch == epoch
+        })
+        .await;
+    assert_eq!(state.leader, Some(NodeId::new(leader)));
+    assert_eq!(state.isr, ids(&[1, 2, 3]));
+    assert_eq!(cluster.produce(1, 0, batch(3)).await, 0);
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    // Nothing changes, so nothing is told.
+    let calls = cluster.metadata.calls();
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(cluster.metadata.calls(), calls);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_state_of_idempotent_producers_survives_the_loss_of_their_leader() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    for sequence in 0..3 {
+        let sent = producer_batch(7, 0, sequence * 2, 2);
+        assert_eq!(cluster.produce(1, 0, sent).await, i64::from(sequence) * 2);
+    }
+    let (first, _) = cluster.leader(1, 0).await;
+    cluster.kill(first).await;
+    let (second, partition) = cluster.leader(1, 0).await;
+    assert_ne!(first, second);
+    // The last acknowledged batch again, as after a lost answer: its first offset, once.
+    assert_eq!(cluster.produce(1, 0, producer_batch(7, 0, 4, 2)).await, 4);
+    assert_eq!(partition.offsets().log_end.get(), 6);
+    assert_eq!(cluster.produce(1, 0, producer_batch(7, 0, 6, 1)).await, 6);
+    let out_of_order = append(&partition, producer_batch(7, 0, 9, 1)).await;
+    let code = out_of_order.expect_err("a gap").error_code();
+    assert_eq!(code, ErrorCode::OutOfOrderSequenceNumber);
+    let epoch = partition.require_leader().expect("leads");
+    cluster
+        .until("the new leader is reported", 1, 0, |state| {
+            state.leader == Some(NodeId::new(second)) && state.leader_epoch == epoch
+        })
+        .await;
+    cluster.register(first, true);
+    cluster
+        .until("the lost broker leaves the ISR", 1, 0, |state| {
+            state.isr.len() == 2
+        })
+        .await;
+    cluster.start(first).await;
+    cluster.register(first, false);
+    cluster
+        .until("it comes back", 1, 0, |state| state.isr.len() == 3)
+        .await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reassignment_moves_every_replica_under_load_and_the_old_data_goes() {
+    let cluster = Cluster::new(5).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, producer_batch(7, 0, 0, 2)).await;
+    cluster.reassign(1, 0, &[4, 5, 2]);
+    let mut sequence = 2;
+    let done = |cluster: &Cluster| !cluster.state(1, 0).is_reassigning();
+    let started = Instant::now();
+    while !done(&cluster) {
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "{:?}",
+            cluster.state(1, 0)
+        );
+        let sent = producer_batch(7, 0, sequence, 2);
+        let offset = cluster.produce(1, 0, sent.clone()).await;
+        assert_eq!(offset, i64::from(sequence));
+        assert_eq!(cluster.produce(1, 0, sent).await, offset, "sent again");
+        sequence += 2;
+    }
+    let state = cluster.state(1, 0);
+    assert_eq!(state.replicas, ids(&[4, 5, 2]));
+    cluster.until_identical(&[2, 4, 5], 1, 0).await;
+    for id in [1, 3] {
+        eventually("an old replica is gone", || {
+            let entries = std::fs::read_dir(cluster.dir(id)).expect("readable");
+            let left = entries
+                .filter_map(Result::ok)
+                .any(|entry| entry.file_name().to_string_lossy().starts_with("orders"));
+            (!left).then_some(())
+        })
+        .await;
+    }
+    let (leader, partition) = cluster.leader(1, 0).await;
+    assert!([2, 4, 5].contains(&leader));
+    let voters = partition.group().membership().voters;
+    assert_eq!(voters, ids(&[2, 4, 5]).into_iter().collect());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reassignment_outlives_the_loss_of_its_leader_and_of_the_metadata() {
+    let mut cluster = Cluster::new(4).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    let (leader, _) = cluster.leader(1, 0).await;
+    let stays = if leader == 1 { 2 } else { 1 };
+    let goes = 6 - leader - stays;
+    cluster.metadata.cut_off(true);
+    cluster.reassign(1, 0, &[leader, stays, 4]);
+    // The new replica learns meanwhile; without the metadata no voter is changed.
+    let _ = cluster.replica(4, 1, 0).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    cluster.kill(leader).await;
+    cluster.metadata.cut_off(false);
+    let state = cluster
+        .until("the reassignment is done", 1, 0, |state| {
+            !state.is_reassigning()
+        })
+        .await;
+    assert_eq!(state.replicas, ids(&[leader, stays, 4]));
+    eventually("the old replica is gone", || {
+        let node = &cluster.nodes[&goes];
+        node.partitions
+            .get(topic_id(1), PartitionIndex::new(0))
+            .is_none()
+            .then_some(())
+    })
+    .await;
+    cluster.start(leader).await;
+    cluster.produce(1, 0, batch(1)).await;
+    cluster.until_identical(&[leader, stays, 4], 1, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reassignment_that_is_withdrawn_leaves_the_replicas_as_they_were() {
+    let mut cluster = Cluster::new(4).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    // The new replica's broker is away, so that it never catches up.
+    cluster.kill(4).await;
+    cluster.reassign(1, 0, &[1, 2, 4]);
+    let learner = |partition: &crate::partition::Partition| {
+        let members = partition.group().membership();
+        members.learners.contains(&NodeId::new(4))
+    };
+    let (_, partition) = cluster.leader(1, 0).await;
+    eventually("it is to learn", || learner(&partition).then_some(())).await;
+    cluster.reassign(1, 0, &[1, 2, 3]);
+    let state = cluster
+        .until("it is withdrawn", 1, 0, |state| !state.is_reassigning())
+        .await;
+    assert_eq!(state.replicas, ids(&[1, 2, 3]));
+    let (_, partition) = cluster.leader(1, 0).await;
+    eventually("nobody learns", || (!learner(&partition)).then_some(())).await;
+    cluster.produce(1, 0, batch(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_made_again_while_a_broker_was_away_starts_empty_on_it() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    let (leader, _) = cluster.leader(1, 0).await;
+    let away = if leader == 3 { 2 } else { 3 };
+    cluster.kill(away).await;
+    let mut records = vec![MetadataRecord::RemoveTopic(topic_id(1))];
+    records.extend(topic_records("orders", 2, &[&[1, 2, 3]]));
+    cluster.change(&records);
+    assert_eq!(cluster.produce(2, 0, batch(2)).await, 0);
+    cluster.start(away).await;
+    cluster.until_identical(&[1, 2, 3], 2, 0).await;
+    assert_eq!(cluster.produce(2, 0, batch(1)).await, 2);
+    let strays = std::fs::read_dir(cluster.dir(away)).expect("readable");
+    let strays = strays
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with("-stray"));
+    assert_eq!(strays.count(), 1, "the old data is set aside, not read");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_replicas_than_a_majority_are_waited_for_where_the_topic_asks() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    set_config(&cluster, "orders", "min.insync.replicas", "3");
+    cluster.carried_out().await;
+    assert_eq!(cluster.produce(1, 0, batch(2)).await, 0);
+    let (leader, partition) = cluster.leader(1, 0).await;
+    eventually("the replicas are known", || partition.replication()).await;
+    let away = if leader == 3 { 2 } else { 3 };
+    cluster.kill(away).await;
+    // In the log and committed, but one replica that is counted does not have it.
+    let waiting = tokio::spawn({
+        let partition = partition.clone();
+        async move { append(&partition, batch(1)).await }
+    });
+    eventually("it is committed", || {
+        (partition.offsets().high_watermark.get() == 3).then_some(())
+    })
+    .await;
+    assert!(!waiting.is_finished());
+    cluster.register(away, true);
+    let refused = waiting.await.expect("runs").expect_err("too few");
+    assert_eq!(
+        refused.error_code(),
+        ErrorCode::NotEnoughReplicasAfterAppend
+    );
+    let refused = append(&partition, batch(1)).await.expect_err("too few");
+    assert_eq!(refused.error_code(), ErrorCode::NotEnoughReplicas);
+    assert_eq!(partition.offsets().log_end.get(), 3, "nothing was written");
+    cluster.start(away).await;
+    cluster.register(away, false);
+    let offset = cluster.produce(1, 0, batch(1)).await;
+    assert_eq!(offset, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_serve_readers_near_them_up_to_what_they_know_to_be_committed() {
+    let cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(4)).await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    let near = if leader == 3 { 2 } else { 3 };
+    eventually("the replicas are known", || partition.replication()).await;
+    let target = |offset| FetchTarget {
+        key: FetchKey {
+            topic: TopicRef::Name("orders".into()),
+            partition: PartitionIndex::new(0),
+        },
+        current_leader_epoch: LeaderEpoch::NONE,
+        fetch_offset: Offset::new(offset),
+        last_fetched_epoch: LeaderEpoch::NONE,
+        max_bytes: 1 << 20,
+    };
+    let all = Some(ReadLimit {
+        max_bytes: 1 << 20,
+        whole_first_batch: true,
+    });
+    let reader = Reader {
+        takes_followers: true,
+        near: ids(&[near]),
+    };
+    let isolation = IsolationLevel::ReadUncommitted;
+    let answer = eventually("the follower has it", || {
+        let answer = partition.fetch(&target(0), isolation, all, &reader);
+        (answer.preferred_read_replica == NodeId::new(near)).then_some(answer)
+    })
+    .await;
+    assert!(answer.records.is_empty(), "the leader sends no data then");
+    let beyond = partition.fetch(&target(9), isolation, all, &reader);
+    assert_eq!(beyond.preferred_read_replica, NodeId::new(-1));
+
+    let follower = cluster.replica(near, 1, 0).await;
+    let near_reader = Reader {
+        takes_followers: true,
+        near: Vec::new(),
+    };
+    eventually("the follower knows it to be committed", || {
+        let answer = follower.fetch(&target(0), isolation, all, &near_reader);
+        (answer.error_code == ErrorCode::None && answer.high_watermark.get() == 4)
+            .then_some(answer.records.len())
+    })
+    .await;
+    let caught_up = follower.fetch(&target(4), isolation, all, &near_reader);
+    assert_eq!(caught_up.error_code, ErrorCode::None);
+    let beyond = follower.fetch(&target(5), isolation, all, &near_reader);
+    assert_eq!(beyond.error_code, ErrorCode::OffsetOutOfRange);
+    // Clients of before KIP-392 can only be sent to the leader.
+    let old = follower.fetch(&target(0), isolation, all, &Reader::default());
+    assert_eq!(old.error_code, ErrorCode::NotLeaderOrFollower);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_stops_hands_its_leaderships_over_first() {
+    let cluster = Cluster::new(3).await;
+    let replicas: [&[i32]; 4] = [&[1, 2, 3], &[1, 3, 2], &[2, 1, 3], &[1]];
+    cluster.create_topic("orders", 1, &replicas).await;
+    for index in 0..4 {
+        cluster.leader(1, index).await;
+    }
+    let partitions = &cluster.nodes[&1].partitions;
+    for index in 0..2 {
+        let (leader, _) = cluster.leader(1, index).await;
+        if leader != 1 {
+            let from = &cluster.nodes[&leader].partitions;
+            hand_over(from, key(1, index), NodeId::new(1))
+                .await
+                .expect("handed over");
+        }
+        eventually("1 leads", || {
+            let partition = partitions.get(topic_id(1), PartitionIndex::new(index));
+            partition.filter(|partition| partition.leadership().is_ready_leader())
+        })
+        .await;
+    }
+    let image = cluster.image();
+    let left = hand_over_all(partitions, &image, Duration::from_secs(10)).await;
+    assert_eq!(
+        left, 0,
+        "nobody else can lead the one with a single replica"
+    );
+    for index in 0..3 {
+        let (leader, _) = cluster.leader(1, index).await;
+        assert_ne!(leader, 1);
+    }
+    assert_eq!(cluster.leader(1, 3).await.0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_leaders_at_once_are_reported_in_few_messages() {
+    let cluster = Cluster::new(2).await;
+    let replicas: Vec<&[i32]> = vec![&[1]; 300];
+    let calls = cluster.metadata.calls();
+    cluster.create_topic("orders", 1, &replicas).await;
+    eventually("all are reported", || {
+        let image = cluster.image();
+        let topic = image.topic_by_id(topic_id(1)).expect("exists");
+        let led = |epoch: LeaderEpoch| epoch > LeaderEpoch::new(0);
+        let all = topic.partitions.iter().all(|state| led(state.leader_epoch));
+        all.then_some(())
+    })
+    .await;
+    let calls = cluster.metadata.calls() - calls;
+    assert!(calls <= 40, "{calls} messages");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_comes_back_with_an_empty_disk_is_given_the_log_again() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    let epoch = partition.require_leader().expect("leads");
+    cluster
+        .until("the leader is known", 1, 0, |state| {
+            state.leader_epoch == epoch
+        })
+        .await;
+    let away = if leader == 3 { 2 } else { 3 };
+    cluster.kill(away).await;
+    cluster.replace_disk(away);
+    cluster.produce(1, 0, batch(2)).await;
+    cluster.start(away).await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    assert_eq!(cluster.produce(1, 0, batch(1)).await, 7);
+}
