@@ -3,6 +3,9 @@
 //!
 //! `… --bin nemesis -- failover [--rounds N] [--only kill|pause|isolation] [--kafka | --both]`: measures how long a
 //! producer waits when its leader fails, and prints the table for `docs/BENCHMARKS.md`.
+//!
+//! `… --bin nemesis -- leaders N [--kafka | --both]`: kills a node that leads N partitions, and measures how long they
+//! take no records.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,10 +13,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use compat_tests::cluster::campaign::Campaign;
 use compat_tests::cluster::stall::{self, Failure};
-use compat_tests::cluster::{Cluster, NetworkKind, Product};
+use compat_tests::cluster::{Cluster, NetworkKind, Product, many};
 
 struct Arguments {
     failover: bool,
+    leaders: Option<i32>,
     seeds: Range<u64>,
     nodes: i32,
     seconds: u64,
@@ -29,6 +33,7 @@ impl Arguments {
     fn parse() -> Result<Self> {
         let mut this = Self {
             failover: false,
+            leaders: None,
             seeds: 0..10,
             nodes: 3,
             seconds: 30,
@@ -48,6 +53,7 @@ impl Arguments {
             };
             match argument.as_str() {
                 "failover" => this.failover = true,
+                "leaders" => this.leaders = Some(value()?.parse()?),
                 "--seeds" => {
                     let text = value()?;
                     let (first, last) = text.split_once("..").context("--seeds A..B")?;
@@ -78,7 +84,9 @@ impl Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse()?;
-    if arguments.failover {
+    if let Some(leaders) = arguments.leaders {
+        leaders_at_once(&arguments, leaders)
+    } else if arguments.failover {
         failover(&arguments)
     } else {
         campaigns(&arguments)
@@ -98,6 +106,21 @@ fn failover(arguments: &Arguments) -> Result<()> {
         )?);
     }
     println!("{}", stall::markdown(&all));
+    Ok(())
+}
+
+fn leaders_at_once(arguments: &Arguments, leaders: i32) -> Result<()> {
+    for &product in &arguments.products {
+        let options = Cluster::options(product, arguments.nodes).network(arguments.network);
+        let failover = many::measure(options, leaders)?;
+        println!(
+            "{}: {} leaders killed at once; the first partition takes records again after {:.2} s, the last after {:.2} s",
+            product.name(),
+            failover.partitions,
+            failover.first.as_secs_f64(),
+            failover.last.as_secs_f64()
+        );
+    }
     Ok(())
 }
 

@@ -7,7 +7,8 @@
 //! - [`faults`]: a schedule of faults drawn from a seed;
 //! - [`clients`] write and read meanwhile and keep a [`history`];
 //! - [`check`] compares the history with what is in the logs at the end, [`replicas`] the logs with each other;
-//! - [`campaign`] puts these together; [`stall`] measures how long a client waits when a leader fails.
+//! - [`campaign`] puts these together; [`stall`] measures how long a client waits when a leader fails, [`many`] when a
+//!   thousand fail at once.
 //!
 //! Invariants: a process, mount or namespace is gone when its value is, and so are the directories, unless
 //! `ODRADEK_KEEP_CLUSTERS` is set; everything waits with a deadline.
@@ -28,6 +29,7 @@ pub mod check;
 pub mod clients;
 pub mod faults;
 pub mod history;
+pub mod many;
 pub mod namespaces;
 pub mod network;
 pub mod node;

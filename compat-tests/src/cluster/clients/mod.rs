@@ -172,6 +172,11 @@ impl Shared {
         }
     }
 
+    /// Tells all clients to stop.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
     /// Whether nothing new shall be begun.
     pub fn stopping(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -236,7 +241,7 @@ impl Load {
 
     /// Tells all to stop and waits until they have finished what they began.
     pub fn finish(mut self) -> Result<()> {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop();
         for thread in self.threads.drain(..) {
             thread.join().map_err(|_| anyhow!("a client panicked"))??;
         }
@@ -246,7 +251,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop();
     }
 }
 

@@ -29,6 +29,7 @@ pub struct Reader {
     rng: StdRng,
     router: Router,
     wire: Option<Wire>,
+    at_leader: bool,
     next_offset: i64,
     high_watermark: i64,
 }
@@ -43,6 +44,7 @@ impl Reader {
             partition,
             rng,
             wire: None,
+            at_leader: false,
             next_offset: 0,
             high_watermark: -1,
         }
@@ -61,13 +63,13 @@ impl Reader {
 
     fn round(&mut self) -> Result<()> {
         if self.wire.is_none() {
-            let anywhere = self.rng.random_bool(0.3);
-            self.wire = Some(if anywhere {
+            self.at_leader = self.rng.random_bool(0.7);
+            self.wire = Some(if self.at_leader {
+                self.router.connect(self.partition, ANSWER_PATIENCE)?
+            } else {
                 let nodes = &self.shared.addresses;
                 let address = nodes[self.rng.random_range(0..nodes.len())];
                 Wire::connect_within(address, ANSWER_PATIENCE)?
-            } else {
-                self.router.connect(self.partition, ANSWER_PATIENCE)?
             });
         }
         let wire = self.wire.as_mut().context("no connection")?;
@@ -81,7 +83,8 @@ impl Reader {
         let completed = recorder.now();
         match data.error_code {
             0 => {}
-            OFFSET_OUT_OF_RANGE => {
+            // A replica that is behind has not heard of the offset.
+            OFFSET_OUT_OF_RANGE if self.at_leader => {
                 let refusal = OutOfRange {
                     partition: self.partition,
                     offset: self.next_offset,
