@@ -106,10 +106,13 @@ impl State {
         }
     }
 
+    fn queued(&self) -> usize {
+        self.outbox.len() + self.sending
+    }
+
     fn has_room(&self, bounds: &Bounds, under_way: usize) -> bool {
-        let queued = self.outbox.len() + self.sending;
         let free = bounds.memory.saturating_sub(self.under_way);
-        queued < bounds.queue && under_way < bounds.window.min(free)
+        self.queued() < bounds.queue && under_way < bounds.window.min(free)
     }
 
     /// Wakes streams that wait for room, the longest waiting first. One that finds none waits
@@ -177,8 +180,7 @@ impl Conduit {
 
     /// Bytes that wait for the socket.
     pub(super) fn queued_bytes(&self) -> usize {
-        let state = self.state.lock();
-        state.outbox.len() + state.sending
+        self.state.lock().queued()
     }
 
     /// Bytes of append requests without an answer.
@@ -193,7 +195,8 @@ impl Conduit {
             if state.closed {
                 return Err(PeerError::Lost(self.to));
             }
-            if state.calls.len() >= self.bounds.calls {
+            // Calls that nobody waits for any more are queued all the same.
+            if state.calls.len() >= self.bounds.calls || state.queued() >= self.bounds.queue {
                 return Err(PeerError::Overloaded(self.to));
             }
             let number = state.next_number();
@@ -217,6 +220,11 @@ impl Conduit {
             let mut state = self.state.lock();
             if state.closed {
                 return Err(PeerError::Lost(self.to));
+            }
+            // Streams that are given up and opened again must not pile up before a node that does
+            // not read.
+            if state.queued() >= 2 * self.bounds.queue {
+                return Err(PeerError::Overloaded(self.to));
             }
             let number = state.next_number();
             state

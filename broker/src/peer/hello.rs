@@ -147,6 +147,7 @@ impl Hello {
         out.put_u8(match self.purpose {
             Purpose::Control => 0,
             Purpose::Append => 1,
+            Purpose::Requests => 2,
         });
         with_length(out)
     }
@@ -171,6 +172,7 @@ impl Hello {
         let purpose = match reader.u8()? {
             0 => Purpose::Control,
             1 => Purpose::Append,
+            2 => Purpose::Requests,
             found => {
                 return Err(WireError::Unknown {
                     what: "purpose",

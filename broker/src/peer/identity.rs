@@ -80,17 +80,23 @@ pub struct PeerIdentity {
 /// What a connection between nodes is for. Each has its own, so that none waits behind another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Small messages that must be quick: probes, votes, requests of one node to another.
+    /// Small messages that must be quick: probes, votes, transfers of leadership.
     Control,
+    /// Requests of one broker to another, of any size and duration.
+    Requests,
     /// Log entries of all partitions.
     Append,
 }
 
 impl Purpose {
+    /// Every purpose.
+    pub const ALL: [Self; 3] = [Self::Control, Self::Requests, Self::Append];
+
     /// One word for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Control => "control",
+            Self::Requests => "requests",
             Self::Append => "append",
         }
     }

@@ -101,7 +101,7 @@ impl Drop for ServedConnection {
 
 /// Brings the metrics that are read rather than counted up to date; called at every scrape.
 pub fn observe(peers: &Peers) {
-    let mut up = [(Purpose::Control, 0), (Purpose::Append, 0)];
+    let mut up = Purpose::ALL.map(|purpose| (purpose, 0));
     for link in peers.links() {
         let (node, purpose) = (link.to(), link.purpose());
         let conduit = link.connected();

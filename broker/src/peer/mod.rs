@@ -9,6 +9,18 @@
 //! - `outbox`, `mailbox`: what is on its way to a socket, or from one to whom it concerns.
 //! - [`network`]: the asking side as the Raft groups see it. [`metrics`]: what is counted.
 //!
+//! How a node is put together, in this order, for each needs the one before:
+//!
+//! 1. [`AddressBook`] of the configured voters, [`LocalNode`] of `meta.properties`, [`Peers`] of both;
+//! 2. `RaftNode` with [`Peers::network`], which is also its transport of probes;
+//! 3. [`PeerServer`] of both, handed to [`crate::server::Server::start`] with listeners of which
+//!    those for nodes say so. From here on groups can elect leaders; clients wait;
+//! 4. [`PeerServer::set_service`] once requests of other brokers can be answered, and
+//!    [`crate::dispatch::DispatcherSlot::fill`] once those of clients can.
+//!
+//! [`AddressBook::set_registered`] follows the metadata, [`LocalNode::set_cluster_id`] is called when
+//! the cluster's id is learned, and [`Peers::stop`] comes after the server's stop.
+//!
 //! A node asks on connections that it has made and answers on those that were made to it. Between
 //! two nodes there are thus two connections a purpose, and neither side has to agree with the other
 //! on who connects.

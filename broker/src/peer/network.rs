@@ -40,10 +40,13 @@ impl Network {
         let peers = Arc::clone(&self.peers);
         Box::pin(async move {
             let unreachable = || NetworkError::Unreachable(to);
-            let reply = peers.ask(to, write).await.map_err(|error| {
-                tracing::debug!(%to, %error, "no reply");
-                unreachable()
-            })?;
+            let reply = peers
+                .ask(to, Purpose::Control, write)
+                .await
+                .map_err(|error| {
+                    tracing::debug!(%to, %error, "no reply");
+                    unreachable()
+                })?;
             let mut reader = Reader::new(reply);
             let reply = match (call::get_status(&mut reader), group) {
                 (Ok(Status::Ok), _) => read(&mut reader),

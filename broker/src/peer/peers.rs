@@ -80,7 +80,7 @@ impl Peers {
         request: PeerRequest,
         limit: Duration,
     ) -> Result<PeerReply, PeerError> {
-        let asking = self.ask(to, |out| call::put_peer(out, &request));
+        let asking = self.ask(to, Purpose::Requests, |out| call::put_peer(out, &request));
         let reply = match tokio::time::timeout(limit, asking).await {
             Ok(reply) => reply?,
             Err(_) => return Err(PeerError::Timeout(to)),
@@ -94,13 +94,14 @@ impl Peers {
         read.map_err(|cause| PeerError::Answer { node: to, cause })
     }
 
-    /// Makes a call on the connection for control and returns the body of the reply.
+    /// Makes a call and returns the body of the reply.
     pub(super) async fn ask(
         &self,
         to: NodeId,
+        purpose: Purpose,
         write: impl FnOnce(&mut BytesMut),
     ) -> Result<Bytes, PeerError> {
-        let conduit = self.connect(to, Purpose::Control).await?;
+        let conduit = self.connect(to, purpose).await?;
         conduit.call(write).await
     }
 

@@ -469,6 +469,119 @@ async fn who_does_not_belong_to_the_cluster_is_refused_and_told_why() {
     );
 }
 
+/// Ready after a few polls, so that a stream has nothing to send every now and then.
+fn with_pauses(
+    requests: odradek_raft::network::AppendRequests,
+) -> odradek_raft::network::AppendRequests {
+    requests
+        .then(|request| async move {
+            if rand::random::<u8>() < 64 {
+                tokio::task::yield_now().await;
+            }
+            request
+        })
+        .boxed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_streams_share_little_memory_and_all_come_to_their_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = PeerAddress {
+        host: "127.0.0.1".to_owned(),
+        port: listener.local_addr().expect("it has one").port(),
+    };
+    let follower = tokio::spawn(follower_that_is_slow_with_partition_0(listener));
+    let book = AddressBook::new([(node(2), address)]);
+    let tight = PeerLimits {
+        stream_bytes: 30_000,
+        memory_bytes: 100_000,
+        queue_bytes: 20_000,
+        ..limits()
+    };
+    let peers = Peers::new(local(1, "one", None), Arc::new(book), tight);
+    let network = peers.network();
+    let mut streams = tokio::task::JoinSet::new();
+    for partition in 1..=100 {
+        let link = RaftLink {
+            from: node(1),
+            to: node(2),
+            group: key(partition),
+        };
+        let count = Arc::default();
+        let requests = with_pauses(counted(&count, 30, 2_000 * (partition as usize % 8)));
+        let answers = network.append_stream(link, requests).await.expect("open");
+        // Some are given up on the way, with room that they were about to use.
+        let wanted = if partition % 5 == 0 { 3 } else { 30 };
+        streams.spawn(async move { answers.take(wanted).count().await == wanted });
+    }
+    let all = async {
+        while let Some(complete) = streams.join_next().await {
+            assert!(complete.expect("no panic"));
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_secs(30), all).await;
+    assert!(done.is_ok(), "some streams are stuck");
+    let conduit = peers.links().first().and_then(|link| link.connected());
+    assert_eq!(conduit.expect("connected").unanswered_bytes(), 0);
+    follower.abort();
+}
+
+#[tokio::test]
+async fn random_frames_end_a_connection_and_harm_nothing() {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    let seed = match std::env::var("ODRADEK_SEED") {
+        Ok(seed) => seed.parse().expect("a number"),
+        Err(_) => rand::random::<u64>(),
+    };
+    println!("replay with ODRADEK_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let cluster = Cluster::start().await;
+    let groups = cluster.open(0).await;
+    produce(&leader(&groups).await, 10).await;
+    // All have heard of a leader whose term is above that of the random ones.
+    until("all have the batch", || {
+        groups
+            .iter()
+            .all(|group| group.offsets().high_watermark.offset() == Offset::new(1))
+    })
+    .await;
+    let target = cluster.node(2);
+    let stranger = local(9, "nine", None);
+    for _ in 0..100 {
+        let mut stream = say_hello(&target.address, &stranger, 2, Purpose::Append).await;
+        let mut bytes = BytesMut::new();
+        for _ in 0..random.random_range(1..20) {
+            let mut body = BytesMut::new();
+            match random.random_range(0..4) {
+                0 => wire::put_group_key(&mut body, key(random.random_range(0..2))),
+                1 => {
+                    let request = append_request(random.random_range(0..3), 10);
+                    wire::put_append_request(&mut body, &request).expect("sendable");
+                    // Of a leader whose time is over.
+                    body[..8].fill(0);
+                }
+                2 => body.put_slice(&random.random::<[u8; 30]>()),
+                _ => {}
+            }
+            bytes.put_u32(5 + body.len() as u32);
+            bytes.put_u8(random.random_range(1..9));
+            bytes.put_u32(random.random_range(0..4));
+            bytes.put_slice(&body);
+        }
+        // It may have been cut off before.
+        let _ = stream.write_all(&bytes).await;
+        let _ = stream.shutdown().await;
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest));
+        assert!(
+            closed.await.is_ok(),
+            "neither closed nor answered to the end"
+        );
+    }
+    assert!(groups.iter().all(|group| group.offline_cause().is_none()));
+}
+
 async fn say_hello(
     address: &PeerAddress,
     from: &LocalNode,
