@@ -538,7 +538,8 @@ async fn random_frames_end_a_connection_and_harm_nothing() {
     let mut random = StdRng::seed_from_u64(seed);
     let cluster = Cluster::start().await;
     let groups = cluster.open(0).await;
-    produce(&leader(&groups).await, 10).await;
+    let lead = leader(&groups).await;
+    produce(&lead, 10).await;
     // All have heard of a leader whose term is above that of the random ones.
     until("all have the batch", || {
         groups
