@@ -24,6 +24,11 @@ const REASSIGNING: &str = "odradek_partitions_reassigning";
 const LOG_DIR_FREE: &str = "odradek_log_dir_free_bytes";
 const LOG_DIRS_OFFLINE: &str = "odradek_log_dirs_offline";
 const LOG_DIRS_RESERVE: &str = "odradek_log_dirs_below_reserve";
+const COMPACTION_RUNS: &str = "odradek_compaction_runs_total";
+const COMPACTION_FAILURES: &str = "odradek_compaction_failures_total";
+const COMPACTION_READ: &str = "odradek_compaction_read_bytes_total";
+const COMPACTION_WRITTEN: &str = "odradek_compaction_written_bytes_total";
+const COMPACTION_DROPPED: &str = "odradek_compaction_dropped_records_total";
 
 /// Tells the recorder what each metric means.
 pub fn describe() {
@@ -93,6 +98,19 @@ pub fn describe() {
         LOG_DIRS_RESERVE,
         "Log directories whose free space is below the reserve."
     );
+    describe_counter!(COMPACTION_RUNS, "Compactions of a log that were finished.");
+    describe_counter!(COMPACTION_FAILURES, "Compactions of a log that failed.");
+    describe_counter!(
+        COMPACTION_READ,
+        Unit::Bytes,
+        "Bytes read by compactions that were finished."
+    );
+    describe_counter!(
+        COMPACTION_WRITTEN,
+        Unit::Bytes,
+        "Bytes written by compactions that were finished."
+    );
+    describe_counter!(COMPACTION_DROPPED, "Records dropped by compactions.");
 }
 
 /// Handles of what the append path counts.
@@ -204,4 +222,17 @@ pub(crate) fn observe_log_dir(path: String, free_bytes: u64) {
 pub(crate) fn observe_log_dirs(offline: usize, below_reserve: usize) {
     gauge!(LOG_DIRS_OFFLINE).set(offline as f64);
     gauge!(LOG_DIRS_RESERVE).set(below_reserve as f64);
+}
+
+/// Counts a compaction that was finished.
+pub(crate) fn compacted(stats: &odradek_storage::CompactionStats) {
+    counter!(COMPACTION_RUNS).increment(1);
+    counter!(COMPACTION_READ).increment(stats.bytes_read);
+    counter!(COMPACTION_WRITTEN).increment(stats.bytes_written);
+    counter!(COMPACTION_DROPPED).increment(stats.records_dropped);
+}
+
+/// Counts a compaction that failed.
+pub(crate) fn compaction_failed() {
+    counter!(COMPACTION_FAILURES).increment(1);
 }

@@ -8,6 +8,7 @@ mod keys;
 
 use odradek_protocol::batch::TimestampType;
 use odradek_protocol::compression::Compression;
+use odradek_storage::CompactionConfig;
 
 pub use self::keys::{TOPIC_KEYS, TopicKey, find};
 use crate::config::key::{InvalidValue, list_elements};
@@ -58,6 +59,9 @@ pub struct TopicConfig {
     pub timestamp_before_max_ms: i64,
     /// `message.timestamp.after.max.ms`.
     pub timestamp_after_max_ms: i64,
+    /// `min.cleanable.dirty.ratio`, `min.compaction.lag.ms`, `max.compaction.lag.ms` and
+    /// `delete.retention.ms`.
+    pub compaction: CompactionConfig,
     /// `write.caching`.
     pub write_caching: bool,
     /// `min.insync.replicas`.
@@ -90,6 +94,12 @@ impl TopicConfig {
             },
             timestamp_before_max_ms: read.number("message.timestamp.before.max.ms")?,
             timestamp_after_max_ms: read.number("message.timestamp.after.max.ms")?,
+            compaction: CompactionConfig {
+                min_dirty_ratio: read.number("min.cleanable.dirty.ratio")?,
+                min_lag_ms: read.number("min.compaction.lag.ms")?,
+                max_lag_ms: read.number("max.compaction.lag.ms")?,
+                delete_retention_ms: read.number("delete.retention.ms")?,
+            },
             write_caching: read.number("write.caching")?,
             min_insync_replicas: read.number("min.insync.replicas")?,
         })

@@ -81,15 +81,26 @@ impl Group {
             ..
         } = request;
         blocking(move || {
-            let Some(compacted) = compaction.run(map_bytes, &mut pace)? else {
+            let mut pace_while_open = |bytes| match core.shared.is_closed() {
+                true => ControlFlow::Break(()),
+                false => pace(bytes),
+            };
+            let Some(compacted) = compaction.run(map_bytes, &mut pace_while_open)? else {
                 return Ok(None);
             };
             let outcome = CompactionOutcome {
                 clean_end: compacted.clean_end,
                 stats: compacted.stats,
             };
-            core.with_log(|log| log.finish_compaction(compacted, now))?;
-            Ok(Some(outcome))
+            // A group that is deleted closes first and then moves its directory, both under the
+            // lock or before it: what is not closed here is where it was.
+            core.with_log(|log| match core.shared.is_closed() {
+                true => Ok(None),
+                false => log
+                    .finish_compaction(compacted, now)
+                    .map(|()| Some(outcome)),
+            })
+            .map_err(RaftError::from)
         })
         .await
     }

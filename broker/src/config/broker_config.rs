@@ -74,6 +74,8 @@ pub struct BrokerConfig {
     pub topic_defaults: TopicDefaults,
     /// `log.retention.check.interval.ms`.
     pub retention_check_interval: Duration,
+    /// Settings of compaction.
+    pub cleaner: CleanerConfig,
     /// `odradek.disk.reserve.bytes`.
     pub disk_reserve_bytes: u64,
     /// `producer.id.expiration.ms`.
@@ -113,6 +115,33 @@ impl ReplicationConfig {
             rack_aware_reads: selector.is_some_and(|name| name == RACK_AWARE_SELECTOR),
             controlled_shutdown_timeout: millis(layers, "odradek.controlled.shutdown.timeout.ms")?,
             report_partitions: layers.required("odradek.leader.report.max.partitions")?,
+        })
+    }
+}
+
+/// Settings of compaction on this broker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CleanerConfig {
+    /// `log.cleaner.enable`.
+    pub enabled: bool,
+    /// `log.cleaner.threads`.
+    pub threads: usize,
+    /// `log.cleaner.dedupe.buffer.size`, for all threads together.
+    pub map_bytes: usize,
+    /// `log.cleaner.io.max.bytes.per.second`.
+    pub bytes_per_second: f64,
+    /// `log.cleaner.backoff.ms`.
+    pub backoff: Duration,
+}
+
+impl CleanerConfig {
+    fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
+        Ok(Self {
+            enabled: layers.required("log.cleaner.enable")?,
+            threads: layers.required("log.cleaner.threads")?,
+            map_bytes: layers.required("log.cleaner.dedupe.buffer.size")?,
+            bytes_per_second: layers.required("log.cleaner.io.max.bytes.per.second")?,
+            backoff: millis(layers, "log.cleaner.backoff.ms")?,
         })
     }
 }
@@ -181,6 +210,7 @@ impl BrokerConfig {
             default_replication_factor: replication_factor(layers, "default.replication.factor")?,
             topic_defaults: TopicDefaults::from_layers(layers)?,
             retention_check_interval: millis(layers, "log.retention.check.interval.ms")?,
+            cleaner: CleanerConfig::from_layers(layers)?,
             disk_reserve_bytes: layers.required("odradek.disk.reserve.bytes")?,
             producer_id_expiration: millis(layers, "producer.id.expiration.ms")?,
             producer_id_expiration_check_interval: millis(

@@ -24,6 +24,7 @@ mod settings;
 mod ticket;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +34,10 @@ use odradek_protocol::batch::{BatchHeader, BatchOrigin};
 use odradek_protocol::ids::{
     LeaderEpoch, LogOffsets, Offset, PartitionIndex, TimestampMs, TopicId,
 };
-use odradek_raft::{AppendOutcome, Group, GroupKey, GroupObserver, Leadership, Proposal};
+use odradek_raft::{
+    AppendOutcome, CompactionOutcome, CompactionRequest, Group, GroupKey, GroupObserver,
+    Leadership, Proposal,
+};
 use odradek_storage::LogReader;
 use odradek_storage::producer_state::{self, AppendOrigin, ProducerError};
 use parking_lot::Mutex;
@@ -475,6 +479,32 @@ impl Partition {
     pub async fn run_retention(&self) -> Result<(), PartitionError> {
         let done = self.group.run_retention(self.clock.wall()).await;
         done.map(|_| ()).map_err(|error| self.events.explain(error))
+    }
+
+    /// Compacts the log if the topic is compacted and it is due. `clean_end` is where the last
+    /// compaction ended; `pace` is asked as in [`CompactionRequest`].
+    pub async fn compact(
+        &self,
+        clean_end: Offset,
+        map_bytes: usize,
+        pace: Box<dyn FnMut(u64) -> ControlFlow<()> + Send>,
+    ) -> Result<Option<CompactionOutcome>, PartitionError> {
+        let (compacted, config) = {
+            let settings = self.settings.load();
+            (settings.log.compacted, settings.compaction)
+        };
+        if !compacted {
+            return Ok(None);
+        }
+        let request = CompactionRequest {
+            clean_end,
+            config,
+            map_bytes,
+            now: self.clock.wall(),
+            pace,
+        };
+        let done = self.group.compact(request).await;
+        done.map_err(|error| self.events.explain(error))
     }
 
     /// Forgets producers that have been idle for too long, and the traces of batches in flight

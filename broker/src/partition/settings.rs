@@ -4,14 +4,14 @@ use odradek_protocol::batch::{BatchOrigin, TimestampType, ValidationLimits};
 use odradek_protocol::compression::Compression;
 use odradek_protocol::ids::TimestampMs;
 use odradek_protocol::records::ExpansionLimits;
-use odradek_storage::LogConfig;
+use odradek_storage::{CompactionConfig, LogConfig};
 
 use crate::config::BrokerConfig;
 use crate::config::Settings;
 use crate::topic_config::{CompressionPolicy, TopicConfig};
 
 /// What producers and readers of one topic are held to, and how its logs are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PartitionSettings {
     /// `compression.type` and the level that goes with it; `None` keeps whatever the producer
     /// chose.
@@ -28,6 +28,8 @@ pub struct PartitionSettings {
     pub min_insync_replicas: usize,
     /// How the log is kept.
     pub log: LogConfig,
+    /// When and how it is compacted, if it is.
+    pub compaction: CompactionConfig,
 }
 
 impl PartitionSettings {
@@ -59,7 +61,11 @@ impl PartitionSettings {
             min_insync_replicas: topic.min_insync_replicas,
             log: LogConfig {
                 segment_bytes: topic.segment_bytes,
-                segment_ms: topic.segment_ms,
+                segment_ms: match topic.compact {
+                    // Only closed segments are compacted.
+                    true => topic.segment_ms.min(topic.compaction.max_lag_ms),
+                    false => topic.segment_ms,
+                },
                 segment_jitter_ms: topic.segment_jitter_ms,
                 segment_index_bytes: topic.segment_index_bytes,
                 index_interval_bytes: topic.index_interval_bytes,
@@ -72,6 +78,7 @@ impl PartitionSettings {
                 max_decompressed_bytes: topic.max_decompressed_message_bytes,
                 write_caching: topic.write_caching,
             },
+            compaction: topic.compaction,
         }
     }
 

@@ -1,5 +1,5 @@
-//! What is done to partitions from time to time rather than on request: retention, forgetting idle
-//! producers, watching the disk's free space.
+//! What is done to partitions from time to time rather than on request: retention, compaction,
+//! forgetting idle producers, watching the disk's free space.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::PartitionManager;
 use super::log_dir::LogDirectory;
 use crate::config::BrokerConfig;
+use crate::config::broker_config::CleanerConfig;
 use crate::data_metrics;
 
 /// Time between two looks at free space.
@@ -19,7 +20,7 @@ const CHECKPOINT_PERIOD: Duration = Duration::from_secs(60);
 const RESERVE_SHARE: u64 = 20;
 
 /// How often, and how much.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HousekeepingOptions {
     /// `log.retention.check.interval.ms`.
     pub retention_check_interval: Duration,
@@ -28,6 +29,8 @@ pub struct HousekeepingOptions {
     /// Free space that is kept when produce is refused, in bytes; at most a twentieth of the file
     /// system counts.
     pub disk_reserve_bytes: u64,
+    /// How logs are compacted.
+    pub cleaner: CleanerConfig,
 }
 
 impl HousekeepingOptions {
@@ -37,6 +40,7 @@ impl HousekeepingOptions {
             retention_check_interval: config.retention_check_interval,
             producer_expiration_check_interval: config.producer_id_expiration_check_interval,
             disk_reserve_bytes: config.disk_reserve_bytes,
+            cleaner: config.cleaner,
         }
     }
 }
@@ -44,6 +48,10 @@ impl HousekeepingOptions {
 impl PartitionManager {
     /// Keeps house until the process ends. Run it as a task of its own.
     pub async fn keep_house(self: Arc<Self>, options: HousekeepingOptions) {
+        tokio::join!(self.keep_clean(options.cleaner), self.look_round(options));
+    }
+
+    async fn look_round(&self, options: HousekeepingOptions) {
         let mut space = tokio::time::interval(SPACE_PERIOD);
         let mut idle_files = interval(IDLE_FILES_PERIOD);
         let mut checkpoint = interval(CHECKPOINT_PERIOD);

@@ -11,6 +11,7 @@
 //!   is set aside, never read and never deleted;
 //! - a removed partition leaves the index before its files go.
 
+mod cleaner;
 pub mod directory;
 mod files;
 #[cfg(test)]

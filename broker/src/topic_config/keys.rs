@@ -78,8 +78,8 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .allowed(ListOf(CLEANUP_POLICIES))
             .doc(
                 "What becomes of old segments: `delete` drops them by age and size; empty keeps \
-                 everything. `compact` is accepted, and records need keys then, but this version \
-                 does not compact.",
+                 everything. `compact` keeps the newest record of every key, and records need keys \
+                 then; so far only partitions with one replica are compacted.",
             ),
     )
     .synonym("log.cleanup.policy"),
@@ -118,8 +118,7 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .at_least(0)
             .doc("How long compaction keeps the marks of deleted keys."),
     )
-    .synonym("log.cleaner.delete.retention.ms")
-    .kept_only(),
+    .synonym("log.cleaner.delete.retention.ms"),
     TopicKey::new(
         KeySpec::new("errors.deadletterqueue.group.enable", Boolean)
             .default("false")
@@ -191,8 +190,7 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .at_least(1)
             .doc("Longest time for which a record escapes compaction."),
     )
-    .synonym("log.cleaner.max.compaction.lag.ms")
-    .kept_only(),
+    .synonym("log.cleaner.max.compaction.lag.ms"),
     TopicKey::new(
         KeySpec::new("max.decompressed.message.bytes", Int)
             .default("2147483639")
@@ -234,16 +232,14 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
             .allowed(BetweenDouble(0.0, 1.0))
             .doc("Share of uncompacted bytes at which a log is compacted."),
     )
-    .synonym("log.cleaner.min.cleanable.ratio")
-    .kept_only(),
+    .synonym("log.cleaner.min.cleanable.ratio"),
     TopicKey::new(
         KeySpec::new("min.compaction.lag.ms", Long)
             .default("0")
             .at_least(0)
             .doc("Shortest time for which a record escapes compaction."),
     )
-    .synonym("log.cleaner.min.compaction.lag.ms")
-    .kept_only(),
+    .synonym("log.cleaner.min.compaction.lag.ms"),
     TopicKey::new(
         KeySpec::new("min.insync.replicas", Int)
             .default("1")
