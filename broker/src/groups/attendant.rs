@@ -38,7 +38,7 @@ pub struct Attendant {
 /// A partition whose leadership is followed.
 #[derive(Debug)]
 struct Followed {
-    topic_id: TopicId,
+    partition: Arc<Partition>,
     task: JoinHandle<()>,
 }
 
@@ -107,17 +107,34 @@ impl Attendant {
             .wait_until_reconciled(image.next_offset())
             .await;
         for (index, _) in topic.indexed() {
-            let known = self.followed.get(&index);
-            if known.is_some_and(|followed| followed.topic_id == topic.id) {
-                continue;
+            let here = self.partitions.get(topic.id, index);
+            if let Some(followed) = self.followed.get(&index) {
+                let is_same = here
+                    .as_ref()
+                    .is_some_and(|here| Arc::ptr_eq(here, &followed.partition));
+                if is_same {
+                    continue;
+                }
+                // Others hold it, or it has come back as another replica.
+                self.unfollow(index).await;
             }
-            let Some(partition) = self.partitions.get(topic.id, index) else {
+            let Some(partition) = here else {
                 continue;
             };
             let groups = Arc::clone(&self.groups);
-            let task = tokio::spawn(follow_leadership(groups, partition, self.commit_timeout));
-            let topic_id = topic.id;
-            self.followed.insert(index, Followed { topic_id, task });
+            let following = follow_leadership(groups, Arc::clone(&partition), self.commit_timeout);
+            let task = tokio::spawn(following);
+            self.followed.insert(index, Followed { partition, task });
+        }
+    }
+
+    /// Ends the coordinator of a partition that is not the one it was. What followed its leadership
+    /// has ended before, and so starts none after.
+    async fn unfollow(&mut self, index: PartitionIndex) {
+        if let Some(mut followed) = self.followed.remove(&index) {
+            followed.task.abort();
+            let _ = (&mut followed.task).await;
+            self.groups.resign(index);
         }
     }
 }

@@ -7,8 +7,10 @@ use odradek_protocol::ErrorCode;
 use odradek_protocol::messages::find_coordinator_response::Coordinator;
 use odradek_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse, StrBytes};
 
-use super::Reply;
+use super::leader_hint::LeaderHint;
+use super::{Reply, topic_view};
 use crate::context::RequestContext;
+use crate::fetch_sessions::TopicRef;
 use crate::groups::partitioner::partition_of;
 use crate::groups::topic;
 
@@ -75,30 +77,23 @@ fn nobody() -> Node {
 async fn find_group(context: &RequestContext, group: &str) -> Result<Node, ErrorCode> {
     let topic = topic::ensure(&context.broker, group).await?;
     let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-    let partition = topic.partition(partition_of(group, count));
-    let leader = partition.and_then(|partition| partition.leader);
+    let index = partition_of(group, count);
+    let (partitions, reference) = (&context.broker.partitions, TopicRef::Id(topic.id));
+    let leader = match partitions.state(&reference, index) {
+        Some(_) => LeaderHint::of(partitions, &reference, index).map(|hint| hint.leader),
+        // The topic has only just been made.
+        None => topic.partition(index).and_then(|state| state.leader),
+    };
     let leader = leader.ok_or(ErrorCode::CoordinatorNotAvailable)?;
-    if leader == context.broker.identity.node_id {
-        return Ok(Node {
-            id: leader.get(),
-            host: context.connection.advertised_host.clone(),
-            port: i32::from(context.connection.advertised_port),
-        });
-    }
     let image = context.broker.metadata.image();
-    let endpoint = image
-        .broker(leader)
-        .filter(|broker| !broker.fenced)
-        .and_then(|broker| {
-            let listener = &context.connection.listener_name;
-            let mut endpoints = broker.endpoints.iter();
-            endpoints.find(|endpoint| endpoint.name.as_str() == listener)
-        })
+    let is_own = leader == context.broker.identity.node_id;
+    let broker = topic_view::broker(context, &image, leader)
+        .filter(|broker| is_own || !broker.is_fenced)
         .ok_or(ErrorCode::CoordinatorNotAvailable)?;
     Ok(Node {
-        id: leader.get(),
-        host: endpoint.host.as_str().to_owned(),
-        port: i32::from(endpoint.port),
+        id: broker.id,
+        host: broker.host.as_str().to_owned(),
+        port: broker.port,
     })
 }
 

@@ -63,13 +63,13 @@ fn epoch_end(
         Err(error) => return answer(error.error_code(), nothing),
     };
     let known = LeaderEpoch::new(row.current_leader_epoch);
-    match partition.require_epoch(known) {
-        Ok(_) => answer(
-            ErrorCode::None,
-            partition
-                .epoch_end(LeaderEpoch::new(row.leader_epoch))
-                .unwrap_or(nothing),
-        ),
+    let found = partition.require_epoch(known).and_then(|_| {
+        let end = partition.epoch_end(LeaderEpoch::new(row.leader_epoch));
+        // Where this leader's own epoch ends is its to say only as long as it leads.
+        partition.require_lease().map(|()| end)
+    });
+    match found {
+        Ok(end) => answer(ErrorCode::None, end.unwrap_or(nothing)),
         Err(error) => answer(error.error_code(), nothing),
     }
 }

@@ -3,13 +3,11 @@
 //! - `supervisor`: the task that does it all.
 //! - `isr`: which replicas are in sync.
 //! - `reassignment`, `mover`: the next step towards the replicas that the metadata wants.
-//! - `truth`, `reports`: what is to be told to the metadata leader; `metadata_leader`,
-//!   `cluster_metadata`: the way there.
+//! - `truth`, `reports`, `metadata_leader`: what is to be told to the metadata leader.
 //! - `hand_over`: giving leaderships away.
 //! - `changes`: which leaderships have changed.
 
 pub mod changes;
-pub mod cluster_metadata;
 pub mod hand_over;
 pub mod isr;
 pub mod metadata_leader;
@@ -24,7 +22,6 @@ mod tests;
 mod truth;
 
 pub use changes::LeadershipChanges;
-pub use cluster_metadata::{ClusterMetadata, serve_hand_over, serve_reports};
 pub use hand_over::{HandOverError, hand_over, hand_over_all};
 pub use metadata_leader::{MetadataLeader, ReportError};
 pub use supervisor::{Supervisor, SupervisorOptions};

@@ -242,6 +242,8 @@ impl Supervisor {
         let alone = voters.len() <= 1 && membership.learners.is_empty();
         if !alone {
             match followers(partition, node) {
+                // A group that has only just begun to lead knows of nobody yet.
+                Ok(followers) if followers.is_empty() => {}
                 Ok(followers) => led.in_sync.look(now, &followers),
                 Err(error) => {
                     tracing::warn!(?partition, %error, "it is not known how far the replicas are");

@@ -14,6 +14,7 @@ mod compare_topics;
 mod dump_log;
 mod smoke;
 mod tools;
+mod wire_cluster;
 mod wire_descriptors;
 mod wire_groups;
 mod wire_limits;

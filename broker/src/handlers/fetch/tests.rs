@@ -178,7 +178,7 @@ async fn a_waiting_fetch_of_a_deleted_topic_ends_with_an_error() {
     assert!(
         matches!(
             code,
-            ErrorCode::NotLeaderOrFollower | ErrorCode::UnknownTopicId
+            ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId
         ),
         "{code:?}"
     );
