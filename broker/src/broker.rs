@@ -11,6 +11,9 @@ use odradek_raft::RaftNode;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, SystemClock};
+use crate::cluster::node::ClusterError;
+use crate::cluster::{self, ClusterNode};
+use crate::config::listeners::Endpoint;
 use crate::config::load::Loaded;
 use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
@@ -24,12 +27,13 @@ use crate::groups::attendant::Attendant;
 use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
-use crate::metadata::controller::register_broker::{Registration, register_broker};
+use crate::metadata::controller::register_broker::{Registration, found_cluster, register_broker};
 use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::records::BrokerEndpoint;
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
 use crate::partitions::{HousekeepingOptions, PartitionManager, PartitionManagerOptions};
+use crate::peer::PeerServer;
 use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{
     Answering, BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server,
@@ -41,6 +45,9 @@ const PLAINTEXT: i16 = 0;
 
 /// How long a client may stall inside a request while others wait for the memory that it holds.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a stop tries to hand leaderships over.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -60,16 +67,20 @@ pub enum StartError {
     /// The metadata log cannot be run.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// The cluster cannot be joined.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
 }
 
 /// A running broker.
 pub struct Broker {
     context: Arc<BrokerContext>,
     server: Server,
+    node: Option<ClusterNode>,
     http: Option<HttpServer>,
     health: Arc<Health>,
     raft: Arc<RaftNode>,
-    tasks: [JoinHandle<()>; 3],
+    tasks: Vec<JoinHandle<()>>,
     listening: Vec<String>,
     data_dir: DataDir,
 }
@@ -86,32 +97,69 @@ impl Broker {
         let Loaded {
             statics, config, ..
         } = loaded;
-        let data_dir = DataDir::open(&config.data_dir, config.node_id, ClusterNaming::MadeHere)?;
-        let listeners = bind_listeners(&config).await?;
+        let naming = if config.cluster.is_alone() {
+            ClusterNaming::MadeHere
+        } else {
+            ClusterNaming::Learned
+        };
+        let mut data_dir = DataDir::open(&config.data_dir, config.node_id, naming)?;
+        let incarnation = Uuid::from_bytes(rand::random());
+        let mut listeners = bind_listeners(&config, &config.listeners).await?;
         let endpoints: Vec<_> = listeners.iter().map(endpoint).collect();
+        listeners.extend(bind_listeners(&config, &config.cluster.controller_listeners).await?);
         let listening = listeners
             .iter()
             .map(|listener| format!("{}://{}", listener.name(), listener.address()))
             .collect();
         let budget = MemoryBudget::new(config.request_memory_bytes, config.reply_memory_bytes);
-        let stack = RaftStack::open(&config)?;
+        let peers = (!config.cluster.is_alone())
+            .then(|| cluster::node::peers(&config, &data_dir, incarnation));
+        let stack = RaftStack::open(&config, peers.as_ref())?;
         let health = Arc::new(Health::new(Arc::clone(stack.directory.health())));
         let http = serve_http(&config, &health, &budget).await?;
         let clock = SystemClock::shared();
-        let metadata = open_metadata(&config, &stack.raft, &clock).await?;
-        register(&metadata, &config, &endpoints, &data_dir).await?;
 
-        let options = server_options(&config);
-        let (most_connections, descriptors) = descriptors::most_connections();
-        if let Some(descriptors) = descriptors.filter(|_| config.max_connections > most_connections)
-        {
-            tracing::info!(
-                descriptors,
-                connections = most_connections,
-                "connections are bounded"
-            );
-        }
-        let connections = Connections::at_most(most_connections, ConnectionLimits::of(&config));
+        // Other nodes are served from here on; clients wait until all is there.
+        let peer_server = peers
+            .as_ref()
+            .map(|peers| PeerServer::new(Arc::clone(peers), Arc::clone(&stack.raft)));
+        let node = peers
+            .zip(peer_server.as_ref())
+            .map(|(peers, server)| ClusterNode::new(&config, peers, server));
+        let dispatcher = DispatcherSlot::default();
+        let connections = connections(&config);
+        let server = Server::start(
+            listeners,
+            &server_options(&config),
+            &connections,
+            Answering {
+                dispatcher: dispatcher.clone(),
+                peers: peer_server,
+            },
+            budget,
+            Arc::new(ServerMetrics::new()),
+        );
+        let registration = registration(&config, &endpoints, &data_dir, incarnation);
+        let mut tasks = Vec::new();
+        let metadata = match &node {
+            None => {
+                let metadata = open_metadata(&config, &stack.raft, &clock).await?;
+                found_and_register(&metadata, &data_dir, registration).await?;
+                metadata
+            }
+            Some(node) => {
+                let metadata = node
+                    .open_metadata(&stack.raft, &config, &mut data_dir, &clock)
+                    .await?;
+                tasks.push(node.follow_addresses(metadata.subscribe()));
+                if config.cluster.is_broker {
+                    node.register(&metadata, &mut data_dir, registration)
+                        .await?;
+                }
+                metadata
+            }
+        };
+
         let housekeeping = HousekeepingOptions::of(&config);
         let coordinators = CoordinatorConfig::from(&config.groups);
         let groups = Arc::new(groups::Service::new(coordinators, Arc::clone(&clock)));
@@ -137,48 +185,43 @@ impl Broker {
             node_id: identity.node_id,
             config: Arc::clone(&config),
             partitions: Arc::clone(&partitions),
-            connections: connections.clone(),
+            connections,
         };
         let commit_timeout = config.load().groups.offsets_commit_timeout;
         let attendant =
             Attendant::new(Arc::clone(&groups), Arc::clone(&partitions), commit_timeout);
-        let tasks = [
-            tokio::spawn(follower.run(metadata.subscribe())),
-            tokio::spawn(attendant.run(metadata.subscribe())),
-            tokio::spawn(Arc::clone(&partitions).keep_house(housekeeping)),
-        ];
+        tasks.push(tokio::spawn(follower.run(metadata.subscribe())));
+        tasks.push(tokio::spawn(attendant.run(metadata.subscribe())));
+        tasks.push(tokio::spawn(
+            Arc::clone(&partitions).keep_house(housekeeping),
+        ));
         let known = metadata.image().next_offset();
         partitions.wait_until_reconciled(known).await;
 
-        let producer_ids = ProducerIds::new(Arc::clone(&metadata), identity.node_id);
+        let controllers = node.as_ref().map(|node| Arc::clone(node.controllers()));
+        let producer_ids =
+            ProducerIds::new(Arc::clone(&metadata), controllers.clone(), identity.node_id);
         let context = Arc::new(BrokerContext {
             identity,
             config,
             clock,
             endpoints,
+            controllers,
             producer_ids,
             metadata,
             groups,
             partitions,
             fetch,
         });
-        let server = Server::start(
-            listeners,
-            &options,
-            &connections,
-            Answering {
-                dispatcher: DispatcherSlot::filled(Arc::new(BrokerDispatcher::new(Arc::clone(
-                    &context,
-                )))),
-                peers: None,
-            },
-            budget,
-            Arc::new(ServerMetrics::new()),
-        );
+        if let Some(node) = &node {
+            tasks.extend(node.start_duties(&context, &stack.raft));
+        }
+        dispatcher.fill(Arc::new(BrokerDispatcher::new(Arc::clone(&context))));
         health.set_ready(true);
         Ok(Self {
             context,
             server,
+            node,
             http,
             health,
             raft: stack.raft,
@@ -208,9 +251,18 @@ impl Broker {
         self.http.as_ref().map(HttpServer::address)
     }
 
-    /// Stops: no new connections, requests in progress end, logs are closed, the lock goes last.
+    /// Stops: among other nodes leaderships are handed over first; then no new connections, requests in
+    /// progress end, logs are closed, the lock goes last.
     pub async fn stop(self) {
         self.health.set_ready(false);
+        let config = self.context.config.load();
+        if let Some(node) = self
+            .node
+            .as_ref()
+            .filter(|_| config.cluster.controlled_shutdown)
+        {
+            node.leave(&self.context, LEAVE_TIMEOUT).await;
+        }
         self.server.stop().await;
         for task in self.tasks {
             task.abort();
@@ -220,15 +272,21 @@ impl Broker {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "not everything could be closed; the next start looks it through");
         }
+        if let Some(node) = &self.node {
+            node.stop();
+        }
         drop(self.http);
         drop(self.data_dir);
     }
 }
 
-async fn bind_listeners(config: &BrokerConfig) -> Result<Vec<BoundListener>, BindError> {
+async fn bind_listeners(
+    config: &BrokerConfig,
+    wanted: &[Endpoint],
+) -> Result<Vec<BoundListener>, BindError> {
     let options = server_options(config);
     let mut bound = Vec::new();
-    for endpoint in &config.listeners {
+    for endpoint in wanted {
         let advertised = config.advertised.get(&endpoint.name);
         let spec = ListenerSpec {
             name: endpoint.name.clone(),
@@ -240,11 +298,26 @@ async fn bind_listeners(config: &BrokerConfig) -> Result<Vec<BoundListener>, Bin
             advertised_port: advertised
                 .map(|advertised| advertised.port)
                 .filter(|port| *port != 0),
-            serves_nodes: false,
+            serves_nodes: !config.cluster.is_alone()
+                && (endpoint.name == config.cluster.inter_broker_listener
+                    || config.cluster.controller_listeners.contains(endpoint)),
         };
         bound.push(BoundListener::bind(spec, &options).await?);
     }
     Ok(bound)
+}
+
+/// No more connections than there are descriptors for, beside what the logs need.
+fn connections(config: &BrokerConfig) -> Connections {
+    let (most_connections, descriptors) = descriptors::most_connections();
+    if let Some(descriptors) = descriptors.filter(|_| config.max_connections > most_connections) {
+        tracing::info!(
+            descriptors,
+            connections = most_connections,
+            "connections are bounded"
+        );
+    }
+    Connections::at_most(most_connections, ConnectionLimits::of(config))
 }
 
 fn server_options(config: &BrokerConfig) -> ServerOptions {
@@ -294,41 +367,63 @@ async fn open_metadata(
     Ok(metadata)
 }
 
-/// Tells the cluster of this process.
-async fn register(
+/// Registers this process with the metadata of a node on its own, which names the cluster if it has
+/// no name yet: one batch.
+async fn found_and_register(
     metadata: &MetadataService,
+    data_dir: &DataDir,
+    registration: Registration,
+) -> Result<(), StartError> {
+    let cluster_id = data_dir.cluster_id().unwrap_or_default().to_owned();
+    let voters = vec![registration.broker_id];
+    let done = metadata
+        .run(move |image| {
+            let mut records = found_cluster(image, &cluster_id, &voters);
+            match register_broker(image, &registration, records.len()) {
+                Ok(registered) => {
+                    records.extend(registered);
+                    (records, Ok(()))
+                }
+                Err(refusal) => (Vec::new(), Err(refusal)),
+            }
+        })
+        .await?;
+    done.value
+        .map_err(|refusal| ClusterError::NotRegistered(refusal.to_string()).into())
+}
+
+/// What this process tells the cluster of itself, the listener for other brokers first.
+fn registration(
     config: &BrokerConfig,
     endpoints: &[AdvertisedEndpoint],
     data_dir: &DataDir,
-) -> Result<(), MetadataError> {
-    let registration = Registration {
+    incarnation_id: Uuid,
+) -> Registration {
+    let mut endpoints: Vec<BrokerEndpoint> = endpoints
+        .iter()
+        .map(|endpoint| BrokerEndpoint {
+            name: endpoint.listener_name.clone(),
+            host: endpoint.host.clone(),
+            port: endpoint.port,
+            security_protocol: PLAINTEXT,
+        })
+        .collect();
+    endpoints.sort_by_key(|endpoint| endpoint.name != config.cluster.inter_broker_listener);
+    Registration {
         broker_id: config.node_id,
-        incarnation_id: Uuid::from_bytes(rand::random()),
-        endpoints: endpoints
-            .iter()
-            .map(|endpoint| BrokerEndpoint {
-                name: endpoint.listener_name.clone(),
-                host: endpoint.host.clone(),
-                port: endpoint.port,
-                security_protocol: PLAINTEXT,
-            })
-            .collect(),
+        incarnation_id,
+        endpoints,
         rack: config.rack.clone(),
         log_dirs: TopicId::parse(data_dir.directory_id())
             .map(Uuid::from)
             .into_iter()
             .collect(),
-        voters: Vec::new(),
-    };
-    metadata
-        .run(move |image| {
-            (
-                register_broker(image, &registration, 0).unwrap_or_default(),
-                (),
-            )
-        })
-        .await?;
-    Ok(())
+        voters: if config.cluster.is_controller {
+            config.cluster.voters.iter().map(|voter| voter.id).collect()
+        } else {
+            Vec::new()
+        },
+    }
 }
 
 fn endpoint(listener: &BoundListener) -> AdvertisedEndpoint {

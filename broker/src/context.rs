@@ -9,6 +9,7 @@ use std::time::Instant;
 use odradek_protocol::ids::NodeId;
 
 use crate::clock::Clock;
+use crate::cluster::Controllers;
 use crate::config::ConfigStore;
 use crate::fetch_service::FetchService;
 use crate::groups;
@@ -27,6 +28,8 @@ pub struct BrokerContext {
     pub clock: Arc<dyn Clock>,
     /// The cluster's metadata.
     pub metadata: Arc<MetadataService>,
+    /// The way to whoever leads the metadata; `None` when there are no other nodes.
+    pub controllers: Option<Arc<Controllers>>,
     /// Ids for new producers.
     pub producer_ids: ProducerIds,
     /// Coordinators of the groups that this node is responsible for.

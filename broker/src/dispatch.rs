@@ -11,7 +11,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use odradek_protocol::api::{self, ApiKey};
@@ -25,6 +25,8 @@ use tokio::sync::SetOnce;
 
 use crate::context::{BrokerContext, ConnectionInfo, RequestContext};
 use crate::handlers::{self, Reply};
+use crate::peer::message::Forward;
+use crate::peer::{PeerReply, PeerRequest};
 
 /// A future that the connection owns.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -192,9 +194,156 @@ impl Dispatcher for BrokerDispatcher {
                 api_key,
                 ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup
             ),
-            answer: route(context, correlation_id, frame),
+            answer: if is_for_controller(api_key) {
+                Box::pin(answer_by_controller(
+                    context,
+                    correlation_id,
+                    api_key,
+                    frame,
+                    route,
+                ))
+            } else {
+                route(context, correlation_id, frame)
+            },
         })
     }
+}
+
+/// APIs that change the metadata, which its leader alone does.
+const fn is_for_controller(key: ApiKey) -> bool {
+    matches!(
+        key,
+        ApiKey::CreateTopics
+            | ApiKey::DeleteTopics
+            | ApiKey::CreatePartitions
+            | ApiKey::AlterConfigs
+            | ApiKey::IncrementalAlterConfigs
+            | ApiKey::AlterPartitionReassignments
+            | ApiKey::ListPartitionReassignments
+            | ApiKey::ElectLeaders
+            | ApiKey::DescribeQuorum
+            | ApiKey::UpdateFeatures
+            | ApiKey::UnregisterBroker
+            | ApiKey::AddRaftVoter
+            | ApiKey::RemoveRaftVoter
+    )
+}
+
+/// How long a request looks for the leader of the metadata.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long an answer waits until this node's own metadata has what it speaks of.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Answers on the node that leads the metadata, wherever that is.
+async fn answer_by_controller(
+    context: RequestContext,
+    correlation_id: CorrelationId,
+    api_key: ApiKey,
+    body: Bytes,
+    route: Route,
+) -> Result<Answer, ProtocolError> {
+    let broker = Arc::clone(&context.broker);
+    let Some(controllers) = broker
+        .controllers
+        .as_ref()
+        .filter(|_| !broker.metadata.is_leading())
+    else {
+        return route(context, correlation_id, body).await;
+    };
+    let version = context.api_version;
+    let request = PeerRequest::Forward(Forward {
+        api_key: context.api_key,
+        api_version: version,
+        client_id: context.client_id.clone(),
+        principal: ANONYMOUS.to_owned(),
+        body: body.clone(),
+    });
+    match controllers.ask(&request, FORWARD_TIMEOUT).await {
+        Ok(PeerReply::Forwarded(forwarded)) => {
+            let known = broker.metadata.wait_for(forwarded.metadata_offset);
+            if tokio::time::timeout(CATCH_UP_TIMEOUT, known).await.is_ok() {
+                let held = broker
+                    .partitions
+                    .wait_until_reconciled(forwarded.metadata_offset);
+                // Later than that the client asks again.
+                let _ = tokio::time::timeout(CATCH_UP_TIMEOUT, held).await;
+            }
+            let response =
+                response::around_body(api_key, version, correlation_id, &forwarded.body)?;
+            Ok(Answer::Now(Outcome::Send(response)))
+        }
+        Ok(other) => {
+            tracing::warn!(?other, api = api_key.name(), "not forwarded");
+            route(context, correlation_id, body).await
+        }
+        // The handler says in its own words that this node does not lead the metadata.
+        Err(error) => {
+            tracing::warn!(%error, api = api_key.name(), "not forwarded");
+            route(context, correlation_id, body).await
+        }
+    }
+}
+
+/// Who sends a request as long as nobody has to say who they are.
+const ANONYMOUS: &str = "User:ANONYMOUS";
+
+/// Why a forwarded request is not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// It is not for the metadata leader.
+    #[error("API {0} is not forwarded")]
+    NotForwarded(i16),
+    /// It cannot be read, or its answer cannot be written.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// The handler gives no answer.
+    #[error("no answer")]
+    NoAnswer,
+}
+
+/// Answers a request that a client sent to another node. Returns the response without its header.
+pub async fn answer_forwarded(
+    broker: &Arc<BrokerContext>,
+    forward: Forward,
+) -> Result<Bytes, ForwardError> {
+    let not_forwarded = || ForwardError::NotForwarded(forward.api_key);
+    let api_key = ApiKey::from_key(forward.api_key).ok_or_else(not_forwarded)?;
+    let (version, id) = (forward.api_version, CorrelationId::new(0));
+    let context = RequestContext {
+        broker: Arc::clone(broker),
+        connection: Arc::new(ConnectionInfo {
+            peer: ([0, 0, 0, 0], 0).into(),
+            listener_name: String::new(),
+            advertised_host: String::new(),
+            advertised_port: 0,
+        }),
+        api_key: forward.api_key,
+        api_version: version,
+        client_id: forward.client_id.clone(),
+        received_at: Instant::now(),
+    };
+    let answered = if api_key == ApiKey::AllocateProducerIds {
+        let handler = handlers::allocate_producer_ids::handle;
+        answer(context, id, forward.body.clone(), handler).await?
+    } else {
+        let is_served =
+            api::served_range(forward.api_key).is_some_and(|served| served.answers(version));
+        let route = route(api_key)
+            .filter(|_| is_for_controller(api_key) && is_served)
+            .ok_or_else(not_forwarded)?;
+        route(context, id, forward.body.clone()).await?
+    };
+    let outcome = match answered {
+        Answer::Now(outcome) => outcome,
+        Answer::Later(pending) => pending.await,
+    };
+    let Outcome::Send(response) = outcome else {
+        return Err(ForwardError::NoAnswer);
+    };
+    let frame = response
+        .read_to_bytes()
+        .map_err(|_| ForwardError::NoAnswer)?;
+    response::body_of(api_key, version, frame).ok_or(ForwardError::NoAnswer)
 }
 
 fn unsupported_api_versions(correlation_id: CorrelationId) -> Result<Request, ProtocolError> {

@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 mod connection;
 pub mod context;

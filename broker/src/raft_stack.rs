@@ -4,7 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
-use odradek_raft::network::NoNetwork;
+use odradek_raft::liveness::ProbeTransport;
+use odradek_raft::network::{Network, NoNetwork};
 use odradek_raft::{DataDir, RaftError, RaftNode, RaftNodeOptions};
 use odradek_storage::disk::Disk;
 use odradek_storage::flush::{Flusher, FlusherOptions};
@@ -12,6 +13,7 @@ use odradek_storage::{LogDirHealth, RealDisk};
 
 use crate::config::BrokerConfig;
 use crate::partitions::log_dir::LogDirectory;
+use crate::peer::Peers;
 
 /// Why the groups cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +37,9 @@ pub struct RaftStack {
 }
 
 impl RaftStack {
-    /// Opens the data directory's groups. Must be called within a tokio runtime.
-    pub fn open(config: &BrokerConfig) -> Result<Self, RaftStackError> {
+    /// Opens the data directory's groups; `peers` are the other nodes, if there are any. Must be
+    /// called within a tokio runtime.
+    pub fn open(config: &BrokerConfig, peers: Option<&Arc<Peers>>) -> Result<Self, RaftStackError> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk);
         let health = LogDirHealth::new(&config.data_dir);
         let options = FlusherOptions::default();
@@ -46,10 +49,14 @@ impl RaftStack {
             path: config.data_dir.clone(),
             flusher: Arc::new(flusher),
         };
-        // One node: there is nobody to talk to yet.
-        let network = Arc::new(NoNetwork);
-        let options =
+        let peers = peers.map(Peers::network);
+        let network: Arc<dyn Network> = match &peers {
+            Some(network) => Arc::clone(network) as Arc<dyn Network>,
+            None => Arc::new(NoNetwork),
+        };
+        let mut options =
             RaftNodeOptions::new(config.node_id, Arc::clone(&disk), vec![data_dir], network);
+        options.probes = peers.map(|network| network as Arc<dyn ProbeTransport>);
         Ok(Self {
             directory: LogDirectory::new(health),
             raft: RaftNode::open(options)?,

@@ -12,6 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use kafka_wire::KafkaResponse;
 use kafka_wire_core::{ApiVersion, EncodeError};
 
+use crate::api::ApiKey;
 use crate::error::ProtocolError;
 use crate::ids::CorrelationId;
 
@@ -161,6 +162,39 @@ pub fn encode_message<M: KafkaResponse>(
     message.encode_into(&mut frame, api_version)?;
     set_length(&mut frame, 0)?;
     Ok(Response::from_bytes(frame.freeze()))
+}
+
+/// The body of an encoded response frame: what follows its length and its header. `None` if the frame
+/// ends before.
+pub fn body_of(api: ApiKey, version: i16, mut frame: Bytes) -> Option<Bytes> {
+    let header = if header_version_of(api, version) >= 1 {
+        9
+    } else {
+        8
+    };
+    (frame.len() >= header).then(|| frame.split_off(header))
+}
+
+/// A response frame around a body that another node has encoded.
+pub fn around_body(
+    api: ApiKey,
+    version: i16,
+    correlation_id: CorrelationId,
+    body: &[u8],
+) -> Result<Response, ProtocolError> {
+    let mut frame = BytesMut::with_capacity(body.len() + 9);
+    put_header(&mut frame, correlation_id, header_version_of(api, version));
+    frame.put_slice(body);
+    set_length(&mut frame, 0)?;
+    Ok(Response::from_bytes(frame.freeze()))
+}
+
+fn header_version_of(api: ApiKey, version: i16) -> i16 {
+    kafka_wire::response_header_version(
+        kafka_wire_core::ApiKey::new(api.key()),
+        ApiVersion::new(version),
+        crate::api::request_is_flexible(api, version),
+    )
 }
 
 /// Writes a length prefix to be filled in by [`set_length`], the correlation id and, at header

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_protocol::ErrorCode;
-use odradek_protocol::ids::TopicId;
 
 use super::partitioner::partition_of;
 use super::service::OFFSETS_TOPIC;
 use crate::config::GroupsConfig;
 use crate::context::BrokerContext;
-use crate::metadata::controller::create_topics::{CreationRules, NewTopic, create_topics};
+use crate::metadata::controller::create_topics::NewTopic;
 use crate::metadata::image::Topic;
+use crate::metadata::topics;
 
 /// How long the first question waits for the coordinator that it brought into being. A client
 /// that is answered before that only asks again.
@@ -34,29 +34,20 @@ pub async fn ensure(broker: &BrokerContext, group: &str) -> Result<Arc<Topic>, E
 }
 
 async fn create(broker: &BrokerContext) -> Result<Arc<Topic>, ErrorCode> {
-    let settings = broker.config.load();
-    let rules_of_topics = (settings.num_partitions, settings.default_replication_factor);
-    let asked = new_topic(&settings.groups);
-    let created = broker.metadata.run(move |image| {
-        let mut asked = asked;
-        let nodes = i16::try_from(image.brokers().len()).unwrap_or(i16::MAX);
-        asked.replication_factor = asked.replication_factor.min(nodes.max(1));
-        let rules = CreationRules {
-            default_partitions: rules_of_topics.0,
-            default_replication_factor: rules_of_topics.1,
-            // They are ours, and sound.
-            check_configs: &|configs| Ok(configs.clone()),
-        };
-        create_topics(image, &[asked], &rules, random_topic_id)
-    });
-    let outcomes = created.await.map_err(|error| {
+    let mut asked = new_topic(&broker.config.load().groups);
+    if broker.controllers.is_none() {
+        // A node on its own has one replica, whatever is meant for clusters.
+        asked.replication_factor = 1;
+    }
+    let created = topics::create_anywhere(broker, vec![asked]).await;
+    let outcomes = created.map_err(|error| {
         tracing::warn!(%error, "{OFFSETS_TOPIC} cannot be made");
         ErrorCode::CoordinatorNotAvailable
     })?;
     // Refused if somebody else was quicker, which is as good.
-    for (name, outcome) in outcomes.value {
-        if let Err(refusal) = outcome {
-            tracing::info!(name, ?refusal, "not made");
+    for (name, code) in outcomes {
+        if code != ErrorCode::None {
+            tracing::info!(name, ?code, "not made");
         }
     }
     broker
@@ -83,9 +74,4 @@ fn new_topic(settings: &GroupsConfig) -> NewTopic {
             ),
         ],
     }
-}
-
-/// Never one of the ids that Kafka keeps for itself, the first of which are 0 and 1.
-fn random_topic_id() -> TopicId {
-    TopicId::from_bytes(rand::random::<u128>().max(1 << 64).to_be_bytes())
 }

@@ -35,7 +35,8 @@ pub async fn handle(
         }
     }
     let broker = &context.broker;
-    let brokers = topic_view::brokers(&context, &broker.metadata.image())
+    let image = broker.metadata.image();
+    let brokers = topic_view::brokers(&context, &image)
         .into_iter()
         .filter(|broker| !broker.is_fenced || request.include_fenced_brokers)
         .map(|broker| {
@@ -50,7 +51,7 @@ pub async fn handle(
         .collect();
     Reply::Now(message!(DescribeClusterResponse {
         cluster_id: StrBytes::from(broker.identity.cluster_id.as_str()),
-        controller_id: broker.identity.node_id.get(),
+        controller_id: topic_view::controller(broker, &image).get(),
         brokers,
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
             ALL_CLUSTER_OPERATIONS

@@ -86,7 +86,7 @@ pub async fn handle(context: RequestContext, request: MetadataRequest) -> Reply<
     Reply::Now(message!(MetadataResponse {
         brokers,
         cluster_id: Some(StrBytes::from(broker.identity.cluster_id.as_str())),
-        controller_id: broker.identity.node_id.get(),
+        controller_id: topic_view::controller(broker, &image).get(),
         topics,
         cluster_authorized_operations: if request.include_cluster_authorized_operations {
             ALL_CLUSTER_OPERATIONS
@@ -168,12 +168,14 @@ async fn create_missing(broker: &BrokerContext, names: Vec<String>) {
             ..NewTopic::default()
         })
         .collect();
-    match topics::create(broker, wanted, false).await {
-        Ok(done) => {
-            for (name, outcome) in done.value {
-                match outcome {
-                    Ok(_) => tracing::info!(name, "topic made because a client named it"),
-                    Err(refusal) => tracing::debug!(name, %refusal, "topic not made"),
+    match topics::create_anywhere(broker, wanted).await {
+        Ok(outcomes) => {
+            for (name, code) in outcomes {
+                match code {
+                    ErrorCode::None => {
+                        tracing::info!(name, "topic made because a client named it");
+                    }
+                    code => tracing::debug!(name, ?code, "topic not made"),
                 }
             }
         }

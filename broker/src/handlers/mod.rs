@@ -2,6 +2,7 @@
 //! socket, so that replies can leave in request order whatever the order they were computed in.
 
 mod admin_answers;
+pub mod allocate_producer_ids;
 pub mod alter_configs;
 pub mod api_versions;
 pub mod create_partitions;

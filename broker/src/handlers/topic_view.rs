@@ -158,6 +158,16 @@ pub struct BrokerView {
     pub is_fenced: bool,
 }
 
+/// The broker that clients are told to take for the controller: the one that leads the metadata, or
+/// this one, which passes requests on.
+pub fn controller(broker: &BrokerContext, image: &MetadataImage) -> NodeId {
+    broker
+        .metadata
+        .controller()
+        .filter(|node| image.broker(*node).is_some())
+        .unwrap_or(broker.identity.node_id)
+}
+
 /// Brokers that have a listener of the name that the client came through. Of this broker the
 /// address is the one that the connection's own listener advertises.
 pub fn brokers(context: &RequestContext, image: &MetadataImage) -> Vec<BrokerView> {

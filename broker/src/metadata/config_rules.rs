@@ -15,14 +15,22 @@ use crate::topic_config::{self, TopicDefaults};
 #[derive(Debug)]
 pub struct TableRules {
     node_id: NodeId,
+    others: Vec<NodeId>,
     layers: Layers,
     defaults: TopicDefaults,
 }
 
 impl TableRules {
-    /// Rules of the broker `node_id`, whose settings come from `layers`.
-    pub fn new(node_id: NodeId, layers: Layers, defaults: TopicDefaults) -> Self {
+    /// Rules of the broker `node_id`, whose settings come from `layers`, and for the brokers `others`
+    /// besides.
+    pub fn new(
+        node_id: NodeId,
+        others: Vec<NodeId>,
+        layers: Layers,
+        defaults: TopicDefaults,
+    ) -> Self {
         Self {
+            others,
             node_id,
             layers,
             defaults,
@@ -64,7 +72,7 @@ impl TableRules {
         let id: i32 = name
             .parse()
             .map_err(|_| Refusal::BrokerNotANumber(name.to_owned()))?;
-        if id == self.node_id.get() {
+        if id == self.node_id.get() || self.others.contains(&NodeId::new(id)) {
             Ok(())
         } else {
             Err(Refusal::OtherBroker {
@@ -139,7 +147,7 @@ mod tests {
     fn rules() -> TableRules {
         let layers = Layers::default();
         let defaults = BrokerConfig::defaults().topic_defaults;
-        TableRules::new(NodeId::new(1), layers, defaults)
+        TableRules::new(NodeId::new(1), vec![], layers, defaults)
     }
 
     fn settings(pairs: &[(&str, &str)]) -> ConfigMap {

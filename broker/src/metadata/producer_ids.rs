@@ -5,22 +5,33 @@ use std::sync::Arc;
 use odradek_protocol::ids::{NodeId, ProducerId};
 use parking_lot::Mutex;
 
+use odradek_protocol::api::ApiKey;
+use odradek_protocol::message;
+use odradek_protocol::messages::{AllocateProducerIdsRequest, AllocateProducerIdsResponse};
+
 use super::controller::producer_ids::{ProducerIdBlock, allocate};
 use super::service::{MetadataError, MetadataService};
+use crate::cluster::Controllers;
 
 /// Gives every new producer an id of its own. What is left of a block at a stop is never used.
 #[derive(Debug)]
 pub struct ProducerIds {
     metadata: Arc<MetadataService>,
+    controllers: Option<Arc<Controllers>>,
     broker: NodeId,
     block: Arc<Mutex<ProducerIdBlock>>,
 }
 
 impl ProducerIds {
     /// Ids for the producers of `broker`.
-    pub fn new(metadata: Arc<MetadataService>, broker: NodeId) -> Self {
+    pub fn new(
+        metadata: Arc<MetadataService>,
+        controllers: Option<Arc<Controllers>>,
+        broker: NodeId,
+    ) -> Self {
         Self {
             metadata,
+            controllers,
             broker,
             block: Arc::new(Mutex::new(ProducerIdBlock::EMPTY)),
         }
@@ -32,17 +43,7 @@ impl ProducerIds {
             if let Some(id) = self.block.lock().take() {
                 return Ok(id);
             }
-            let (broker, current) = (self.broker, Arc::clone(&self.block));
-            let allocated = self.metadata.run(move |image| {
-                // Whoever waited for the same block finds it here.
-                if current.lock().is_empty() {
-                    let (records, block) = allocate(image, broker);
-                    (records, Some(block))
-                } else {
-                    (Vec::new(), None)
-                }
-            });
-            if let Some(mut fresh) = allocated.await?.value {
+            if let Some(mut fresh) = self.allocate().await? {
                 let id = fresh.take();
                 let mut block = self.block.lock();
                 if block.is_empty() {
@@ -54,5 +55,38 @@ impl ProducerIds {
                 }
             }
         }
+    }
+
+    /// The next block; none if somebody who waited for the same one has it already.
+    async fn allocate(&self) -> Result<Option<ProducerIdBlock>, MetadataError> {
+        if let Some(controllers) = &self.controllers
+            && !self.metadata.is_leading()
+        {
+            let request = message!(AllocateProducerIdsRequest {
+                broker_id: self.broker.get(),
+                broker_epoch: self
+                    .metadata
+                    .image()
+                    .broker(self.broker)
+                    .map_or(-1, |broker| broker.broker_epoch),
+            });
+            let answer: AllocateProducerIdsResponse = controllers
+                .forward_message(ApiKey::AllocateProducerIds, 0, &request)
+                .await?;
+            let refused = answer.error_code != 0;
+            let block = ProducerIdBlock::new(answer.producer_id_start, answer.producer_id_len);
+            return Ok((!refused).then_some(block));
+        }
+        let (broker, current) = (self.broker, Arc::clone(&self.block));
+        let allocated = self.metadata.run(move |image| {
+            // Whoever waited for the same block finds it here.
+            if current.lock().is_empty() {
+                let (records, block) = allocate(image, broker);
+                (records, Some(block))
+            } else {
+                (Vec::new(), None)
+            }
+        });
+        Ok(allocated.await?.value)
     }
 }

@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use odradek_protocol::api::ApiKey;
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{Offset, TopicId};
+use odradek_protocol::message;
+use odradek_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use odradek_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, StrBytes};
 
 use super::config_rules::TableRules;
 use super::controller::create_topics::{
@@ -12,13 +16,17 @@ use super::controller::create_topics::{
 };
 use super::image::MetadataImage;
 use super::records::MetadataRecord;
+use super::refusal::Refusal;
 use super::service::{Done, MetadataError};
 use crate::context::BrokerContext;
 
 /// The rules for changes of configuration as this broker's settings stand.
 pub fn rules(broker: &BrokerContext) -> TableRules {
     let defaults = broker.config.load().topic_defaults.clone();
-    TableRules::new(broker.identity.node_id, broker.config.layers(), defaults)
+    let image = broker.metadata.image();
+    let own = broker.identity.node_id;
+    let others = image.brokers().map(|(id, _)| id).filter(|id| *id != own);
+    TableRules::new(own, others.collect(), broker.config.layers(), defaults)
 }
 
 /// Makes topics, or with `validate_only` says what would come of it.
@@ -41,6 +49,54 @@ pub async fn create(
             (unless(validate_only, records), outcomes)
         })
         .await
+}
+
+/// Makes topics through whoever leads the metadata: for topics that the broker itself wants. Returns
+/// each with a code once this node knows of them.
+pub async fn create_anywhere(
+    broker: &BrokerContext,
+    topics: Vec<NewTopic>,
+) -> Result<Vec<(String, ErrorCode)>, MetadataError> {
+    let elsewhere = broker.controllers.as_ref();
+    let Some(controllers) = elsewhere.filter(|_| !broker.metadata.is_leading()) else {
+        let done = create(broker, topics, false).await?;
+        let code = |outcome: &Result<_, Refusal>| match outcome {
+            Ok(_) => ErrorCode::None,
+            Err(refusal) => refusal.code(),
+        };
+        let coded = done.value.iter().map(|(name, it)| (name.clone(), code(it)));
+        return Ok(coded.collect());
+    };
+    let request = message!(CreateTopicsRequest {
+        topics: topics.into_iter().map(creatable).collect(),
+        timeout_ms: 0,
+    });
+    let answer: CreateTopicsResponse = controllers
+        .forward_message(ApiKey::CreateTopics, CREATE_TOPICS_VERSION, &request)
+        .await?;
+    let coded = answer.topics.into_iter().map(|topic| {
+        let code = ErrorCode::from_code(topic.error_code).unwrap_or(ErrorCode::UnknownServerError);
+        (topic.name.into_string(), code)
+    });
+    Ok(coded.collect())
+}
+
+/// The version in which topics are asked for on another node.
+const CREATE_TOPICS_VERSION: i16 = 7;
+
+fn creatable(topic: NewTopic) -> CreatableTopic {
+    let configs = topic.configs.into_iter().map(|(name, value)| {
+        message!(CreatableTopicConfig {
+            name: StrBytes::from(name),
+            value: value.map(StrBytes::from),
+        })
+    });
+    message!(CreatableTopic {
+        name: StrBytes::from(topic.name),
+        num_partitions: topic.partitions,
+        replication_factor: topic.replication_factor,
+        configs: configs.collect(),
+    })
 }
 
 /// The records, or none of them if the request only asks what would be.

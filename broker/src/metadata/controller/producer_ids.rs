@@ -22,6 +22,20 @@ impl ProducerIdBlock {
         end: ProducerId::new(0),
     };
 
+    /// The `count` ids from `first` on, as they come from another node.
+    pub fn new(first: i64, count: i32) -> Self {
+        Self {
+            next: ProducerId::new(first),
+            end: ProducerId::new(first.saturating_add(i64::from(count.max(0)))),
+        }
+    }
+
+    /// The first id and how many there are.
+    pub fn range(&self) -> (i64, i32) {
+        let count = self.end.get().saturating_sub(self.next.get());
+        (self.next.get(), i32::try_from(count).unwrap_or(0))
+    }
+
     /// Whether all its ids have been taken.
     pub fn is_empty(&self) -> bool {
         self.next >= self.end

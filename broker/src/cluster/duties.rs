@@ -1,0 +1,219 @@
+//! What the metadata leader does without being asked: it names a new cluster, has every broker follow
+//! the metadata, fences brokers that are silent, and has leaders go back to first replicas.
+//!
+//! Level-triggered: every look compares what is with what should be, so that a new leader takes up
+//! whatever the one before left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use odradek_protocol::ids::NodeId;
+use odradek_raft::RaftNode;
+use tokio::time::Instant;
+
+use super::sessions::{Change, Registered, Sessions};
+use crate::config::ConfigStore;
+use crate::data_dir;
+use crate::leading;
+use crate::metadata::controller::elections::{self, HandOver};
+use crate::metadata::controller::register_broker::{fence, found_cluster};
+use crate::metadata::image::MetadataImage;
+use crate::metadata::service::MetadataService;
+use crate::partitions::PartitionManager;
+use crate::peer::{PeerReply, PeerRequest, Peers};
+
+/// Time between two looks.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// How long one change of the metadata group's members may take.
+const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Leaderships that one round of balancing moves.
+const BALANCED_AT_ONCE: usize = 500;
+
+/// What the duties are done with.
+#[derive(Clone)]
+pub struct Duties {
+    /// The metadata.
+    pub metadata: Arc<MetadataService>,
+    /// The groups of this process.
+    pub raft: Arc<RaftNode>,
+    /// The other nodes.
+    pub peers: Arc<Peers>,
+    /// Settings.
+    pub config: Arc<ConfigStore>,
+    /// The partitions of this broker.
+    pub partitions: Arc<PartitionManager>,
+}
+
+impl std::fmt::Debug for Duties {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Duties").finish_non_exhaustive()
+    }
+}
+
+impl Duties {
+    /// Does them whenever this node leads, until it is aborted.
+    pub async fn run(self) {
+        let mut leadership = self.metadata.group().subscribe_leadership();
+        loop {
+            let leads = leadership.wait_for(|leadership| leadership.is_ready_leader());
+            if leads.await.is_err() {
+                return;
+            }
+            self.lead().await;
+        }
+    }
+
+    async fn lead(&self) {
+        tracing::info!("this node leads the metadata");
+        let mut sessions = Sessions::default();
+        let mut images = self.metadata.subscribe();
+        let interval = self.config.load().cluster.imbalance_check_interval;
+        let mut balanced = Instant::now();
+        while self.metadata.is_leading() {
+            let image = Arc::clone(&images.borrow_and_update());
+            self.follow_brokers(&image).await;
+            self.judge_sessions(&mut sessions, &image).await;
+            if self.config.load().cluster.rebalance_leaders && balanced.elapsed() >= interval {
+                balanced = Instant::now();
+                self.balance(&image);
+            }
+            // A change is looked at soon, and not more often than it is worth.
+            tokio::time::sleep(LOOK_PERIOD / 5).await;
+            let _ = tokio::time::timeout(LOOK_PERIOD, images.changed()).await;
+        }
+        tracing::info!("this node leads the metadata no more");
+    }
+
+    /// Has registered brokers follow the metadata group, and nobody else but its voters.
+    async fn follow_brokers(&self, image: &MetadataImage) {
+        let group = self.metadata.group();
+        let members = group.membership();
+        let registered: BTreeSet<NodeId> = image.brokers().map(|(id, _)| id).collect();
+        for node in &registered {
+            if members.voters.contains(node) || members.learners.contains(node) {
+                continue;
+            }
+            let adding = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.add_learner(*node));
+            match adding.await {
+                Ok(Ok(())) => tracing::info!(%node, "broker follows the metadata"),
+                Ok(Err(error)) => tracing::warn!(%node, %error, "broker cannot follow"),
+                Err(_) => return,
+            }
+        }
+        for node in members.learners.difference(&registered) {
+            let removing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.remove_learner(*node));
+            match removing.await {
+                Ok(Ok(())) => tracing::info!(%node, "node follows the metadata no more"),
+                Ok(Err(error)) => tracing::warn!(%node, %error, "learner cannot be removed"),
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn judge_sessions(&self, sessions: &mut Sessions, image: &MetadataImage) {
+        let own = self.raft.node_id();
+        let brokers = image
+            .brokers()
+            .filter(|(id, _)| *id != own)
+            .map(|(node, broker)| Registered {
+                node,
+                broker_epoch: broker.broker_epoch,
+                fenced: broker.fenced,
+                stopping: broker.stopping,
+                last_answered: Some(Instant::now()),
+            });
+        let timeout = self.config.load().cluster.session_timeout;
+        for change in sessions.look(Instant::now(), timeout, brokers) {
+            let (node, fenced) = match change {
+                Change::Fence(node) => (node, true),
+                Change::Unfence(node) => (node, false),
+            };
+            match self
+                .metadata
+                .run(move |image| (fence(image, node, fenced), ()))
+                .await
+            {
+                Ok(_) if fenced => tracing::warn!(%node, "broker is silent, and fenced"),
+                Ok(_) => tracing::info!(%node, "broker is back, and unfenced"),
+                Err(error) => tracing::warn!(%node, %error, "broker cannot be fenced or unfenced"),
+            }
+        }
+    }
+
+    /// Asks the leaders of partitions that others should lead to hand over.
+    fn balance(&self, image: &MetadataImage) {
+        let wanted = elections::imbalanced(image, BALANCED_AT_ONCE);
+        if wanted.is_empty() {
+            return;
+        }
+        tracing::info!(
+            partitions = wanted.len(),
+            "leaders go back to first replicas"
+        );
+        let (peers, partitions) = (Arc::clone(&self.peers), Arc::clone(&self.partitions));
+        tokio::spawn(async move {
+            for hand_over in wanted {
+                if let Err(reason) = ask_to_hand_over(&peers, &partitions, hand_over).await {
+                    tracing::debug!(group = %hand_over.group, reason, "not handed over");
+                }
+            }
+        });
+    }
+}
+
+/// Has the leader of a partition hand it over, wherever it is.
+///
+/// # Errors
+/// What it, or the way to it, says.
+pub async fn ask_to_hand_over(
+    peers: &Peers,
+    partitions: &PartitionManager,
+    wanted: HandOver,
+) -> Result<(), String> {
+    if wanted.from == peers.local().node_id() {
+        let done = leading::hand_over(partitions, wanted.group, wanted.to).await;
+        return done.map_err(|error| error.to_string());
+    }
+    let request = PeerRequest::TransferLeader {
+        group: wanted.group,
+        to: wanted.to,
+    };
+    match peers.call(wanted.from, request).await {
+        Ok(PeerReply::Done) => Ok(()),
+        Ok(PeerReply::Refused { reason }) => Err(reason),
+        Ok(other) => Err(format!("node {} answers {other:?}", wanted.from)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives a new cluster its name, on whichever voter leads first, and returns once there is one.
+pub async fn name_cluster(
+    metadata: &MetadataService,
+    voters: Vec<NodeId>,
+    known: Option<String>,
+) -> String {
+    let name = known.unwrap_or_else(data_dir::random_id);
+    let mut images = metadata.subscribe();
+    let mut leadership = metadata.group().subscribe_leadership();
+    loop {
+        if let Some(cluster) = images.borrow_and_update().cluster() {
+            return cluster.cluster_id.clone();
+        }
+        if leadership.borrow_and_update().is_ready_leader() {
+            let (name, voters) = (name.clone(), voters.clone());
+            let named = metadata.run(move |image| (found_cluster(image, &name, &voters), ()));
+            if let Err(error) = named.await {
+                tracing::debug!(%error, "the cluster is not named yet");
+            }
+        }
+        let waiting = async {
+            tokio::select! {
+                _ = images.changed() => {}
+                _ = leadership.changed() => {}
+            }
+        };
+        // A command that was refused is tried again.
+        let _ = tokio::time::timeout(LOOK_PERIOD, waiting).await;
+    }
+}

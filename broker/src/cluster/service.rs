@@ -1,0 +1,302 @@
+//! What a node answers other nodes, besides replication.
+//!
+//! The parts come one after the other as the node starts; a question that comes before its part is
+//! answered as "busy" and asked again.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use odradek_protocol::codec::Uuid;
+use odradek_protocol::ids::{NodeId, TopicId};
+
+use crate::context::BrokerContext;
+use crate::dispatch;
+use crate::leading::{self, HandOverError};
+use crate::metadata::controller::leader_reports::apply_reports;
+use crate::metadata::controller::register_broker::{
+    Registration, check_newcomer, register_broker, stop_broker,
+};
+use crate::metadata::refusal::Refusal;
+use crate::metadata::service::{Done, MetadataError, MetadataService};
+use crate::peer::message::{Forward, Forwarded, Join, LeaderReports, Registered, Stop};
+use crate::peer::{LocalNode, PeerIdentity, PeerReply, PeerRequest, PeerService};
+use odradek_raft::GroupKey;
+
+/// See the module.
+pub struct ClusterService {
+    local: Arc<LocalNode>,
+    metadata: OnceLock<Arc<MetadataService>>,
+    broker: OnceLock<Arc<BrokerContext>>,
+}
+
+impl fmt::Debug for ClusterService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterService").finish_non_exhaustive()
+    }
+}
+
+impl ClusterService {
+    /// A service that has no parts yet.
+    pub fn new(local: Arc<LocalNode>) -> Arc<Self> {
+        Arc::new(Self {
+            local,
+            metadata: OnceLock::new(),
+            broker: OnceLock::new(),
+        })
+    }
+
+    /// From now on the metadata is followed. The first call counts.
+    pub fn set_metadata(&self, metadata: Arc<MetadataService>) {
+        // Set once, by the start.
+        let _ = self.metadata.set(metadata);
+    }
+
+    /// From now on clients are served. The first call counts.
+    pub fn set_broker(&self, broker: Arc<BrokerContext>) {
+        // Set once, by the start.
+        let _ = self.broker.set(broker);
+    }
+
+    /// The metadata, once it is followed.
+    pub fn metadata(&self) -> Option<&Arc<MetadataService>> {
+        self.metadata.get()
+    }
+
+    /// Answers a node, or this node itself.
+    pub async fn answer(&self, from: NodeId, request: PeerRequest) -> PeerReply {
+        match request {
+            PeerRequest::Forward(forward) => self.forward(forward).await,
+            PeerRequest::Report(reports) => self.report(reports).await,
+            PeerRequest::TransferLeader { group, to } => self.transfer(group, to).await,
+            PeerRequest::Register(registration) => self.register(from, registration).await,
+            PeerRequest::Join(join) => self.join(from, join).await,
+            PeerRequest::Stop(stop) => self.stop(stop).await,
+        }
+    }
+
+    async fn forward(&self, forward: Forward) -> PeerReply {
+        let Some(broker) = self.broker.get() else {
+            return PeerReply::Busy;
+        };
+        if !broker.metadata.is_leading() {
+            return not_controller(&broker.metadata);
+        }
+        match dispatch::answer_forwarded(broker, forward).await {
+            Ok(body) => PeerReply::Forwarded(Forwarded {
+                body,
+                metadata_offset: broker.metadata.image().next_offset(),
+            }),
+            Err(error) => PeerReply::Refused {
+                reason: error.to_string(),
+            },
+        }
+    }
+
+    async fn report(&self, reports: LeaderReports) -> PeerReply {
+        let Some(metadata) = self.metadata.get() else {
+            return PeerReply::Busy;
+        };
+        let taken = metadata.run(move |image| {
+            let is_current = image
+                .broker(reports.node)
+                .is_some_and(|broker| broker.broker_epoch == reports.broker_epoch);
+            if is_current {
+                (apply_reports(image, &reports.reports), Ok(()))
+            } else {
+                (Vec::new(), Err(Refusal::StaleBroker(reports.node)))
+            }
+        });
+        committed(metadata, taken.await)
+    }
+
+    async fn transfer(&self, group: GroupKey, to: NodeId) -> PeerReply {
+        let Some(broker) = self.broker.get() else {
+            return PeerReply::Busy;
+        };
+        match leading::hand_over(&broker.partitions, group, to).await {
+            Ok(()) => PeerReply::Done,
+            Err(HandOverError::NotLeader { leader }) => PeerReply::NotLeader { leader },
+            Err(error @ (HandOverError::NoVoter(_) | HandOverError::Failed(_))) => {
+                PeerReply::Refused {
+                    reason: error.to_string(),
+                }
+            }
+        }
+    }
+
+    async fn register(&self, from: NodeId, registration: Registration) -> PeerReply {
+        let Some(metadata) = self.metadata.get() else {
+            return PeerReply::Busy;
+        };
+        if registration.broker_id != from {
+            return PeerReply::Refused {
+                reason: format!("node {from} is not broker {}", registration.broker_id),
+            };
+        }
+        let node = registration.broker_id;
+        let registered = metadata.run(move |image| {
+            if image.cluster().is_none() {
+                return (Vec::new(), Ok(false));
+            }
+            match register_broker(image, &registration, 0) {
+                Ok(records) => (records, Ok(true)),
+                Err(refusal) => (Vec::new(), Err(refusal)),
+            }
+        });
+        let done = match registered.await {
+            Ok(done) => done,
+            Err(error) => return failed(metadata, &error),
+        };
+        match done.value {
+            Ok(true) => {}
+            // The leader is about to give the cluster its name.
+            Ok(false) => return PeerReply::Busy,
+            Err(refusal) => {
+                tracing::warn!(%node, %refusal, "a broker is not registered");
+                return refused(&refusal);
+            }
+        }
+        let image = metadata.image();
+        let (Some(cluster), Some(broker)) = (image.cluster(), image.broker(node)) else {
+            return PeerReply::Busy;
+        };
+        tracing::info!(%node, epoch = broker.broker_epoch, "broker registered");
+        PeerReply::Registered(Registered {
+            broker_epoch: broker.broker_epoch,
+            cluster_id: cluster.cluster_id.clone(),
+            metadata_offset: done.offset,
+        })
+    }
+
+    /// A node that has never been in a cluster asks. See [`super::join`].
+    async fn join(&self, from: NodeId, join: Join) -> PeerReply {
+        let known = self.local.cluster_id();
+        let Some(metadata) = self.metadata.get() else {
+            return match known {
+                None => PeerReply::Fresh,
+                Some(_) => PeerReply::Busy,
+            };
+        };
+        let is_founded = known.is_some() || metadata.image().cluster().is_some();
+        if !is_founded && !metadata.is_leading() {
+            return PeerReply::Fresh;
+        }
+        let checked = metadata.run(move |image| {
+            let cluster = image.cluster().map(|cluster| cluster.cluster_id.clone());
+            let checked = check_newcomer(image, from, join.directory, &join.voters);
+            (Vec::new(), checked.map(|()| cluster))
+        });
+        match checked.await {
+            Ok(Done {
+                value: Ok(Some(cluster_id)),
+                ..
+            }) => PeerReply::Welcome { cluster_id },
+            Ok(Done {
+                value: Ok(None), ..
+            }) => PeerReply::Fresh,
+            Ok(Done {
+                value: Err(refusal),
+                ..
+            }) => refused(&refusal),
+            Err(error) => failed(metadata, &error),
+        }
+    }
+
+    async fn stop(&self, stop: Stop) -> PeerReply {
+        let Some(metadata) = self.metadata.get() else {
+            return PeerReply::Busy;
+        };
+        let stopped = metadata.run(move |image| {
+            let records = stop_broker(image, stop.node, stop.broker_epoch, stop.now);
+            (records, Ok(()))
+        });
+        committed(metadata, stopped.await)
+    }
+}
+
+fn committed(
+    metadata: &MetadataService,
+    outcome: Result<Done<Result<(), Refusal>>, MetadataError>,
+) -> PeerReply {
+    match outcome {
+        Ok(Done {
+            value: Ok(()),
+            offset,
+        }) => PeerReply::Committed {
+            metadata_offset: offset,
+        },
+        Ok(Done {
+            value: Err(refusal),
+            ..
+        }) => refused(&refusal),
+        Err(error) => failed(metadata, &error),
+    }
+}
+
+fn refused(refusal: &Refusal) -> PeerReply {
+    PeerReply::Refused {
+        reason: refusal.to_string(),
+    }
+}
+
+fn failed(metadata: &MetadataService, error: &MetadataError) -> PeerReply {
+    match error {
+        MetadataError::NotController { leader } => PeerReply::NotController { leader: *leader },
+        MetadataError::Propose(_) | MetadataError::Stopped | MetadataError::Raft(_) => {
+            not_controller(metadata)
+        }
+        MetadataError::TimedOut => PeerReply::Busy,
+        MetadataError::Encode(_)
+        | MetadataError::Batch(_)
+        | MetadataError::NotReplayable(_)
+        | MetadataError::Unreadable(_) => PeerReply::Refused {
+            reason: error.to_string(),
+        },
+    }
+}
+
+fn not_controller(metadata: &MetadataService) -> PeerReply {
+    PeerReply::NotController {
+        leader: metadata.controller(),
+    }
+}
+
+/// The id of a data directory as the metadata has it.
+pub(super) fn directory_uuid(id: &str) -> Uuid {
+    TopicId::parse(id).map_or(Uuid::ZERO, Uuid::from)
+}
+
+/// [`ClusterService`] on the answering side of the connections between nodes.
+#[derive(Debug)]
+pub struct Answering(pub Arc<ClusterService>);
+
+impl PeerService for Answering {
+    fn serve(&self, from: NodeId, request: PeerRequest) -> BoxFuture<'static, PeerReply> {
+        let service = Arc::clone(&self.0);
+        async move { service.answer(from, request).await }.boxed()
+    }
+
+    fn admit(&self, node: &PeerIdentity) -> Result<(), String> {
+        let Some(metadata) = self.0.metadata() else {
+            return Ok(());
+        };
+        let image = metadata.image();
+        let Some(known) = image.broker(node.node_id) else {
+            return Ok(());
+        };
+        let directory = directory_uuid(&node.directory_id);
+        // One that has never been in the cluster is told by the answer to its first question.
+        if node.cluster_id.is_none() || known.log_dirs.is_empty() {
+            return Ok(());
+        }
+        if known.log_dirs.contains(&directory) {
+            return Ok(());
+        }
+        Err(format!(
+            "node {} is registered with another data directory",
+            node.node_id
+        ))
+    }
+}
