@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -15,23 +14,18 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{ProposeError, RaftError};
+use crate::liveness::Liveness;
 use crate::log_core::CoreHandle;
 use crate::membership::CatchUp;
-use crate::network::{Link, Network};
+use crate::network::Network;
 use crate::node::blocking;
 use crate::observer::Leadership;
 use crate::partition_fsm::PartitionFsm;
-use crate::rpc::TransferRequest;
 use crate::shared::Shared;
 use crate::types::{
-    AppendOutcome, BatchCommand, Command, CommittedLeaderId, GroupKey, Stamp, TypeConfig, raft_id,
+    AppendOutcome, BatchCommand, Command, CommittedLeaderId, GroupKey, Stamp, TypeConfig,
 };
 use crate::waiter::CommitWaiter;
-
-/// How long a leadership may take to be handed over, in all.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before the next attempt.
-const TRANSFER_RETRY: Duration = Duration::from_millis(20);
 
 /// A batch for the log.
 pub struct Proposal {
@@ -47,12 +41,15 @@ pub struct Proposal {
 
 /// One replicated log on this node.
 pub struct Group {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     raft: Raft<TypeConfig, PartitionFsm>,
     pub(crate) core: CoreHandle,
-    network: Arc<dyn Network>,
-    node: NodeId,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) node: NodeId,
     dir: PathBuf,
+    pub(crate) liveness: Option<Arc<Liveness>>,
+    /// In which order the voters stand for election.
+    pub(crate) preference: Mutex<Vec<NodeId>>,
     /// What is known of the replicas while this node leads.
     pub(crate) catch_up: Mutex<CatchUp>,
 }
@@ -63,8 +60,10 @@ impl Group {
         raft: Raft<TypeConfig, PartitionFsm>,
         core: CoreHandle,
         network: Arc<dyn Network>,
+        liveness: Option<Arc<Liveness>>,
         node: NodeId,
         dir: PathBuf,
+        preference: Vec<NodeId>,
     ) -> Self {
         Self {
             shared,
@@ -73,6 +72,8 @@ impl Group {
             network,
             node,
             dir,
+            liveness,
+            preference: Mutex::new(preference),
             catch_up: Mutex::default(),
         }
     }
@@ -288,46 +289,6 @@ impl Group {
         blocking(move || Ok(core.with_log(|log| log.finish_checkpoint(checkpoint))?)).await
     }
 
-    /// Hands leadership to another voter. No batch is taken meanwhile. Fails, and leaves this node
-    /// the leader, if the other does not answer or does not catch up within two seconds.
-    pub async fn transfer_leader(&self, to: NodeId) -> Result<(), RaftError> {
-        if !self.leadership().is_ready_leader() {
-            return Err(self.not_leading());
-        }
-        self.shared.pause(true);
-        let outcome = tokio::time::timeout(TRANSFER_TIMEOUT, self.ask_to_lead(to)).await;
-        self.shared.pause(false);
-        match outcome {
-            Ok(outcome) => outcome,
-            Err(_) => Err(RaftError::TransferFailed { to }),
-        }
-    }
-
-    /// Asks the other node itself. openraft's own way to do this would first have this node refuse
-    /// writes, and if the other is dead, it would refuse them for ever.
-    async fn ask_to_lead(&self, to: NodeId) -> Result<(), RaftError> {
-        let link = Link {
-            from: self.node,
-            to,
-            group: self.key(),
-        };
-        let mut leadership = self.subscribe_leadership();
-        while leadership.borrow_and_update().is_ready_leader() {
-            let Some(vote) = self.core.votes.get(self.key()) else {
-                break;
-            };
-            let request = TransferRequest::new(vote, raft_id(to), self.core.last_log_id());
-            self.network
-                .transfer_leader(link, request)
-                .await
-                .map_err(|_| RaftError::TransferFailed { to })?
-                .ok();
-            // It now stands for election, or lacks entries that are on their way.
-            let _ = tokio::time::timeout(TRANSFER_RETRY, leadership.changed()).await;
-        }
-        Ok(())
-    }
-
     /// Closes the descriptors of files that were not used since the last call.
     pub fn release_idle_files(&self) {
         self.core.release_idle_files();
@@ -349,27 +310,18 @@ impl Group {
         }
     }
 
-    /// Whether a write or a read that this node answers as the leader is still its to answer: no
-    /// other node can have been elected yet. To be asked after the answer has been made and before
-    /// it leaves, so that a process that was stopped in between stays silent.
-    pub fn holds_lease(&self) -> bool {
-        self.leadership().is_ready_leader()
-    }
-
-    /// Whether this node leads in that term and has not given it up.
-    pub(crate) fn leads_in(&self, term: u64) -> bool {
-        self.shared.leads_in(term)
-    }
-
-    /// Whether another node is known to answer.
-    pub(crate) fn is_reachable(&self, _node: NodeId) -> bool {
-        true
+    /// Whether another node is thought to answer.
+    pub(crate) fn is_reachable(&self, node: NodeId) -> bool {
+        self.liveness
+            .as_ref()
+            .is_none_or(|liveness| liveness.is_alive(node))
     }
 
     /// What openraft says of the group, for people.
     pub fn describe(&self) -> String {
         use openraft::async_runtime::watch::WatchReceiver;
-        self.raft.metrics().borrow_watched().to_string()
+        let raft = self.raft.metrics().borrow_watched().to_string();
+        format!("{raft}; {}", self.describe_lease())
     }
 
     /// The group's log.

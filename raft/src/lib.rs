@@ -7,7 +7,8 @@
 //! - `log_core`, `log_store`, `log_reader`, `open`: openraft's log on those.
 //! - `partition_fsm`: what committing an entry does: the high watermark and the log start move.
 //! - `membership`: who takes part in a group, and changing that.
-//! - [`liveness`]: which nodes answer, and the leases of their leaders.
+//! - [`liveness`], `failure_detector`: which nodes answer, and what they have promised each other.
+//! - `lease`, `elections`: what leaders and candidates may do by those promises.
 //! - `compaction`: dropping the entries of records, and then what was overtaken of the records.
 //! - `group`, `node`: one group, and all groups of a process.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
@@ -17,11 +18,14 @@
 
 mod codec;
 mod compaction;
+mod elections;
 mod entry_map;
 mod error;
+mod failure_detector;
 mod framing;
 mod group;
 mod journal;
+mod lease;
 pub mod liveness;
 mod log_core;
 mod log_reader;

@@ -8,11 +8,24 @@
 //! [`ProbeTransport`] is what carries probes. [`RaftNode`](crate::RaftNode) has the other end:
 //! `serve_probe` and `serve_leadership`.
 
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
 use futures_util::future::BoxFuture;
 use odradek_protocol::ids::NodeId;
+use openraft::AsyncRuntime;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
+use crate::elections::Agenda;
+pub use crate::failure_detector::PeerState;
+use crate::failure_detector::{Effect, FailureDetector, Standing, Trust};
 use crate::network::NetworkError;
-use crate::types::GroupKey;
+use crate::node::{Detection, RaftNode};
+use crate::types::{GroupKey, Runtime};
 
 /// Are you there?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +34,7 @@ pub struct Probe {
     pub from: NodeId,
     /// A number that the asking process drew when it started.
     pub incarnation: u64,
-    /// Counts the probes of that process to this node, from 1.
+    /// Counts the probes of that process, from 1.
     pub sequence: u64,
 }
 
@@ -70,4 +83,205 @@ pub trait ProbeTransport: Send + Sync + 'static {
         to: NodeId,
         query: LeadershipQuery,
     ) -> BoxFuture<'static, Result<LeadershipReply, NetworkError>>;
+}
+
+/// The failure detector of one node and what hangs on it. See the module.
+pub(crate) struct Liveness {
+    pub(crate) me: NodeId,
+    pub(crate) detection: Detection,
+    pub(crate) transport: Arc<dyn ProbeTransport>,
+    pub(crate) agenda: Agenda,
+    detector: Mutex<FailureDetector>,
+    /// The members of some group may have changed.
+    members_changed: AtomicBool,
+    stopped: AtomicBool,
+    wake: Notify,
+    peers: watch::Sender<Vec<PeerState>>,
+}
+
+/// While it lives, no promise begins to the node it concerns.
+pub(crate) struct Acting<'a> {
+    liveness: &'a Liveness,
+    against: NodeId,
+}
+
+impl Drop for Acting<'_> {
+    fn drop(&mut self) {
+        self.liveness.detector.lock().acted(self.against);
+    }
+}
+
+impl Liveness {
+    pub(crate) fn new(
+        me: NodeId,
+        detection: Detection,
+        transport: Arc<dyn ProbeTransport>,
+    ) -> Arc<Self> {
+        // Tells processes of one node apart; need not be secret or follow a seed.
+        let incarnation = std::hash::RandomState::new().build_hasher().finish();
+        Arc::new(Self {
+            me,
+            detection,
+            transport,
+            agenda: Agenda::default(),
+            detector: Mutex::new(FailureDetector::new(
+                me,
+                incarnation,
+                detection,
+                Instant::now(),
+            )),
+            members_changed: AtomicBool::new(true),
+            stopped: AtomicBool::new(false),
+            wake: Notify::new(),
+            peers: watch::Sender::new(Vec::new()),
+        })
+    }
+
+    /// Probes until the node is gone.
+    pub(crate) fn start(self: &Arc<Self>, node: &Arc<RaftNode>) {
+        Runtime::spawn(probe(self.clone(), Arc::downgrade(node)));
+        Runtime::spawn(crate::elections::run(self.clone(), Arc::downgrade(node)));
+    }
+
+    /// Probes nobody any more, and promises nothing.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.wake.notify_one();
+        self.agenda.wake_up();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// The members of a group have changed, or which groups are open here.
+    pub(crate) fn members_changed(&self) {
+        self.members_changed.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_alive(&self, node: NodeId) -> bool {
+        self.detector.lock().is_alive(node)
+    }
+
+    /// Trust in each of the nodes.
+    pub(crate) fn trust(&self, nodes: &BTreeSet<NodeId>) -> Vec<(NodeId, Trust)> {
+        let detector = self.detector.lock();
+        // Read under the lock, so that the time is not older than what is compared with it.
+        let now = Instant::now();
+        nodes
+            .iter()
+            .filter_map(|node| Some((*node, detector.trust(*node, now)?)))
+            .collect()
+    }
+
+    /// As [`FailureDetector::act_against`].
+    pub(crate) fn act_against(&self, node: NodeId) -> Result<Acting<'_>, Instant> {
+        let mut detector = self.detector.lock();
+        match detector.act_against(node, Instant::now()) {
+            Standing::Free => Ok(Acting {
+                liveness: self,
+                against: node,
+            }),
+            Standing::Promised(until) => Err(until),
+        }
+    }
+
+    pub(crate) fn serve_probe(&self, node: &RaftNode, probe: Probe) -> ProbeReply {
+        let (reply, effects) = self.detector.lock().probed(probe, Instant::now());
+        self.carry_out(node, effects);
+        reply
+    }
+
+    pub(crate) fn peers(&self) -> Vec<PeerState> {
+        self.detector.lock().peers()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Vec<PeerState>> {
+        self.peers.subscribe()
+    }
+
+    fn carry_out(&self, node: &RaftNode, effects: Vec<Effect>) {
+        let mut verdict_changed = false;
+        for effect in effects {
+            match effect {
+                // Sent by the loop that asked for them.
+                Effect::Probe(..) => {}
+                Effect::Died(peer) => {
+                    verdict_changed = true;
+                    tracing::warn!(%peer, "node does not answer");
+                    self.agenda.leader_is_gone(node, peer, false);
+                }
+                Effect::Restarted(peer) => {
+                    tracing::info!(%peer, "node has been restarted");
+                    self.agenda.leader_is_gone(node, peer, true);
+                }
+                Effect::Returned(peer) => {
+                    verdict_changed = true;
+                    tracing::info!(%peer, "node answers");
+                }
+                Effect::SessionBegan(peer) => self.agenda.session_began(node, peer),
+            }
+        }
+        if verdict_changed {
+            self.peers.send_replace(self.peers());
+        }
+    }
+
+    fn send(self: &Arc<Self>, node: &Weak<RaftNode>, to: NodeId, probe: Probe) {
+        let (this, node) = (self.clone(), node.clone());
+        Runtime::spawn(async move {
+            let answer = this.transport.probe(to, probe);
+            let Ok(answer) = tokio::time::timeout(this.detection.lease, answer).await else {
+                return;
+            };
+            let effects = match answer {
+                Ok(reply) => {
+                    let mut detector = this.detector.lock();
+                    detector.answered(to, probe.sequence, reply, Instant::now())
+                }
+                Err(_) => {
+                    this.detector.lock().probe_failed(to, Instant::now());
+                    this.wake.notify_one();
+                    return;
+                }
+            };
+            if let Some(node) = node.upgrade() {
+                this.carry_out(&node, effects);
+            }
+        });
+    }
+}
+
+async fn probe(liveness: Arc<Liveness>, node: Weak<RaftNode>) {
+    loop {
+        let woken = liveness.wake.notified();
+        let Some(alive) = node.upgrade().filter(|_| !liveness.is_stopped()) else {
+            return;
+        };
+        if liveness.members_changed.swap(false, Ordering::AcqRel) {
+            let members = alive.members();
+            liveness.detector.lock().watch(&members, Instant::now());
+            liveness.peers.send_replace(liveness.peers());
+        }
+        let (effects, next) = {
+            let mut detector = liveness.detector.lock();
+            let effects = detector.tick(Instant::now());
+            (effects, detector.next_tick())
+        };
+        for effect in &effects {
+            if let Effect::Probe(to, probe) = effect {
+                liveness.send(&node, *to, *probe);
+            }
+        }
+        liveness.carry_out(&alive, effects);
+        drop(alive);
+        match next {
+            Some(next) => {
+                let _ = tokio::time::timeout_at(next, woken).await;
+            }
+            // Nobody shares a group with this node.
+            None => woken.await,
+        }
+    }
 }

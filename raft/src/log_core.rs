@@ -268,8 +268,7 @@ impl Core {
     pub(crate) async fn truncate_after(&self, last: Option<LogId>) -> io::Result<()> {
         let next = last.map_or(RaftIndex::ZERO, |id| RaftIndex::new(id.index()).next());
         let now = (self.clock)();
-        let high_watermark = self.shared.high_watermark();
-        let result = self.state.lock().truncate(next, high_watermark, now);
+        let result = self.state.lock().truncate(next, now);
         let (given_up, target) = self.guarded(result)?;
         drop(given_up);
         self.flush(target).await
@@ -354,6 +353,13 @@ impl Core {
 
     pub(crate) fn last_log_id(&self) -> Option<LogId> {
         self.state.lock().map.last_log_id()
+    }
+
+    /// Who takes part, by the newest entry about that.
+    pub(crate) fn last_membership(&self) -> StoredMembership {
+        let state = self.state.lock();
+        let last = state.map.next_index().get().saturating_sub(1);
+        state.map.membership_at(RaftIndex::new(last))
     }
 
     /// Offset at which the log continues before the entry with this index. May have to read
@@ -470,6 +476,8 @@ impl Core {
     pub(crate) fn term_is_ready(&self, term: u64, blank: RaftIndex) {
         if let Some(log_end) = self.offset_after(blank) {
             self.shared.term_is_ready(term, log_end);
+            let membership = self.state.lock().map.membership_at(blank);
+            self.shared.voters_are(membership.membership());
         }
     }
 
@@ -722,16 +730,16 @@ impl State {
     fn truncate(
         &mut self,
         next: RaftIndex,
-        high_watermark: Offset,
         now: TimestampMs,
     ) -> Result<(Vec<Unapplied>, FlushTarget), RaftError> {
         if next >= self.map.next_index() {
             return Ok((Vec::new(), self.flush_target()));
         }
         let offset = self.offset_of(next)?;
+        let applied = self.applied.as_ref().map(|id| id.index());
         assert!(
-            offset >= high_watermark,
-            "committed records are never truncated: {offset} < {high_watermark}"
+            applied.is_none_or(|applied| applied < next.get()),
+            "committed entries are never truncated: {applied:?} from {next}"
         );
         self.map.truncate(next, offset);
         self.rewrite_journal()?;

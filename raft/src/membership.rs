@@ -39,13 +39,19 @@ pub struct GroupMembership {
     pub joint: Option<BTreeSet<NodeId>>,
     /// Whether the entry that says so is known to be committed.
     pub committed: bool,
+    /// The sets of voters of each of which a majority decides.
+    configs: Vec<BTreeSet<NodeId>>,
 }
 
 impl GroupMembership {
     pub(crate) fn of(membership: &Membership, committed: bool) -> Self {
-        let configs = membership.get_joint_config();
+        let configs: Vec<BTreeSet<NodeId>> = membership
+            .get_joint_config()
+            .iter()
+            .map(|voters| voters.iter().copied().map(node_id).collect())
+            .collect();
         let joint = match configs.as_slice() {
-            [_, .., last] => Some(last.iter().copied().map(node_id).collect()),
+            [_, .., last] => Some(last.clone()),
             _ => None,
         };
         Self {
@@ -53,7 +59,38 @@ impl GroupMembership {
             learners: membership.learner_ids().map(node_id).collect(),
             joint,
             committed,
+            configs,
         }
+    }
+
+    /// Whether a node takes part.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.voters.contains(&node) || self.learners.contains(&node)
+    }
+
+    /// Whether those voters of whom `counts` is true can decide.
+    pub(crate) fn is_quorum(&self, counts: impl Fn(NodeId) -> bool) -> bool {
+        !self.configs.is_empty()
+            && self.configs.iter().all(|voters| {
+                let counted = voters.iter().filter(|voter| counts(**voter)).count();
+                counted > voters.len() / 2
+            })
+    }
+
+    /// Until when a majority lasts, if there is one now: `until` says of each voter whether it
+    /// counts, and until when, `None` being for ever.
+    pub(crate) fn quorum_until(
+        &self,
+        until: impl Fn(NodeId) -> Option<Option<Instant>>,
+    ) -> Option<Instant> {
+        let mut ends = Vec::with_capacity(self.configs.len());
+        for voters in &self.configs {
+            let mut counted: Vec<_> = voters.iter().filter_map(|voter| until(*voter)).collect();
+            // Those that last longest first, and of them as many as are needed.
+            counted.sort_by_key(|end| (end.is_some(), std::cmp::Reverse(*end)));
+            ends.push(*counted.get(voters.len() / 2)?);
+        }
+        ends.into_iter().flatten().min()
     }
 
     /// Whether these voters, and no others, decide, and it is known to be committed.
@@ -141,6 +178,11 @@ impl Group {
         let metrics = self.raft().metrics();
         let metrics = metrics.borrow_watched();
         let effective = &metrics.membership_config;
+        if effective.log_id().is_none() {
+            // openraft has not looked at the log yet, or there is nothing in it.
+            let found = self.core.last_membership();
+            return GroupMembership::of(found.membership(), false);
+        }
         let committed = effective.log_id() == metrics.committed_membership_config.log_id();
         GroupMembership::of(effective.membership(), committed)
     }
@@ -206,12 +248,13 @@ impl Group {
         next: impl Fn(&GroupMembership) -> Option<ChangeMembers<u64, ()>>,
     ) -> Result<(), RaftError> {
         loop {
+            // Looked at first: one that has been left out leads no more, but its change is done.
             let leads = self.leadership().is_ready_leader();
-            // A leader that has just been left out leads no more, but its change is done.
-            let Some(step) = next(&self.membership()) else {
+            let membership = self.membership();
+            let Some(step) = next(&membership) else {
                 return Ok(());
             };
-            if !leads {
+            if !leads || !membership.voters.contains(&self.node) {
                 return Err(self.not_leading());
             }
             let keeps_left_out = !matches!(step, ChangeMembers::ReplaceAllVoters(_));
@@ -285,8 +328,12 @@ impl Group {
     }
 
     /// Has this node stand for election, if it has a vote and no leader is known to be at work.
-    /// Returns at once; [`Group::subscribe_leadership`] tells how it went.
+    /// [`Group::subscribe_leadership`] tells how it went.
     pub async fn elect(&self) -> Result<(), RaftError> {
+        if let Some(liveness) = &self.liveness {
+            self.stand_for_election(liveness).await;
+            return Ok(());
+        }
         self.raft()
             .trigger()
             .elect(true)

@@ -15,8 +15,9 @@ use futures_util::future::BoxFuture;
 use odradek_protocol::ids::NodeId;
 use openraft::AsyncRuntime;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
+use crate::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply, ProbeTransport};
 use crate::network::{AppendRequests, AppendResults, Link, Network, NetworkError};
 use crate::node::RaftNode;
 use crate::rpc::{
@@ -32,6 +33,7 @@ const PIPELINE: usize = 64;
 #[derive(Clone, Default)]
 pub struct MemoryNetwork {
     state: Arc<Mutex<State>>,
+    thawed: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -39,6 +41,8 @@ struct State {
     nodes: HashMap<NodeId, Weak<RaftNode>>,
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
+    frozen: HashSet<NodeId>,
+    breaks_after: Option<Duration>,
 }
 
 impl MemoryNetwork {
@@ -69,6 +73,32 @@ impl MemoryNetwork {
     pub fn cut(&self, one: NodeId, other: NodeId) {
         self.cut_one_way(one, other);
         self.cut_one_way(other, one);
+    }
+
+    /// Holds back what a node sends and is sent until it is thawed, as if its process was stopped.
+    pub fn freeze(&self, node: NodeId) {
+        self.state.lock().frozen.insert(node);
+    }
+
+    /// Lets go of what was held back.
+    pub fn thaw(&self, node: NodeId) {
+        self.state.lock().frozen.remove(&node);
+        self.thawed.notify_waiters();
+    }
+
+    /// Has a stream of appends of which something was lost end with an error this long afterwards,
+    /// as a connection does. Otherwise it goes on in silence.
+    pub fn break_streams_after(&self, limit: Duration) {
+        self.state.lock().breaks_after = Some(limit);
+    }
+
+    /// Waits as long as it takes to find out that a stream is broken.
+    async fn breaks(&self) {
+        let limit = self.state.lock().breaks_after;
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Mends every cut.
@@ -102,23 +132,33 @@ impl MemoryNetwork {
         if let Some(delay) = delay {
             tokio::time::sleep(delay).await;
         }
+        loop {
+            let thawed = self.thawed.notified();
+            {
+                let state = self.state.lock();
+                if !state.frozen.contains(&from) && !state.frozen.contains(&to) {
+                    break;
+                }
+            }
+            thawed.await;
+        }
         !cut_at_start && !self.state.lock().cut.contains(&(from, to))
     }
 
     /// A request and its answer. If either is lost, this never ends.
     async fn call<T, F>(
         self,
-        link: Link,
+        (from, to): (NodeId, NodeId),
         serve: impl FnOnce(Arc<RaftNode>) -> F,
     ) -> Result<T, NetworkError>
     where
         F: Future<Output = Result<T, NetworkError>>,
     {
-        if !self.passes(link.from, link.to).await {
+        if !self.passes(from, to).await {
             return std::future::pending().await;
         }
-        let answer = serve(self.node(link.to)?).await;
-        if !self.passes(link.to, link.from).await {
+        let answer = serve(self.node(to)?).await;
+        if !self.passes(to, from).await {
             return std::future::pending().await;
         }
         answer
@@ -135,12 +175,16 @@ impl MemoryNetwork {
         arrivals: mpsc::Sender<AppendRequest>,
         exhausted: Arc<AtomicBool>,
     ) {
-        let mut broken = false;
         while let Some(request) = requests.next().await {
-            broken |= !self.passes(link.from, link.to).await;
-            if !broken {
+            if self.passes(link.from, link.to).await {
                 // A receiver that has gone loses it, too.
                 let _ = arrivals.send(request).await;
+                continue;
+            }
+            let taken_in_vain = async { while requests.next().await.is_some() {} };
+            tokio::select! {
+                () = taken_in_vain => break,
+                () = self.breaks() => return,
             }
         }
         exhausted.store(true, Ordering::Release);
@@ -153,6 +197,28 @@ struct Wire(tokio::task::JoinHandle<()>);
 impl Drop for Wire {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+impl ProbeTransport for MemoryNetwork {
+    fn probe(
+        &self,
+        to: NodeId,
+        probe: Probe,
+    ) -> BoxFuture<'static, Result<ProbeReply, NetworkError>> {
+        let between = (probe.from, to);
+        let serve = move |node: Arc<RaftNode>| async move { Ok(node.serve_probe(probe)) };
+        Box::pin(self.clone().call(between, serve))
+    }
+
+    fn leadership(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        query: LeadershipQuery,
+    ) -> BoxFuture<'static, Result<LeadershipReply, NetworkError>> {
+        let serve = move |node: Arc<RaftNode>| async move { Ok(node.serve_leadership(query)) };
+        Box::pin(self.clone().call((from, to), serve))
     }
 }
 
@@ -192,7 +258,10 @@ impl Network for MemoryNetwork {
                     async move {
                         match back.passes(link.to, link.from).await {
                             true => answer,
-                            false => std::future::pending().await,
+                            false => {
+                                back.breaks().await;
+                                Err(NetworkError::Unreachable(link.to))
+                            }
                         }
                     }
                 })
@@ -206,9 +275,12 @@ impl Network for MemoryNetwork {
         request: VoteRequest,
         pre_vote: bool,
     ) -> BoxFuture<'static, Result<VoteReply, NetworkError>> {
-        Box::pin(self.clone().call(link, move |node| async move {
-            node.serve_vote(link.group, request, pre_vote).await
-        }))
+        Box::pin(
+            self.clone()
+                .call((link.from, link.to), move |node| async move {
+                    node.serve_vote(link.group, request, pre_vote).await
+                }),
+        )
     }
 
     fn snapshot(
@@ -216,9 +288,12 @@ impl Network for MemoryNetwork {
         link: Link,
         offer: SnapshotOffer,
     ) -> BoxFuture<'static, Result<SnapshotReply, NetworkError>> {
-        Box::pin(self.clone().call(link, move |node| async move {
-            node.serve_snapshot(link.group, offer).await
-        }))
+        Box::pin(
+            self.clone()
+                .call((link.from, link.to), move |node| async move {
+                    node.serve_snapshot(link.group, offer).await
+                }),
+        )
     }
 
     fn transfer_leader(
@@ -226,8 +301,11 @@ impl Network for MemoryNetwork {
         link: Link,
         request: TransferRequest,
     ) -> BoxFuture<'static, Result<TransferReply, NetworkError>> {
-        Box::pin(self.clone().call(link, move |node| async move {
-            node.serve_transfer_leader(link.group, request).await
-        }))
+        Box::pin(
+            self.clone()
+                .call((link.from, link.to), move |node| async move {
+                    node.serve_transfer_leader(link.group, request).await
+                }),
+        )
     }
 }

@@ -5,8 +5,8 @@
 //! [`crate::rpc`], keeps the order of an append stream, and answers with a [`NetworkError`] when it
 //! cannot.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -18,12 +18,18 @@ use openraft::network::{
     Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
     RaftNetworkFactory,
 };
+use openraft::raft::StreamAppendError;
 
+use crate::liveness::PeerState;
 use crate::rpc::{
     AppendRequest, AppendResult, SnapshotOffer, SnapshotReply, SnapshotState, TransferReply,
     TransferRequest, VoteReply, VoteRequest,
 };
+use crate::shared::Shared;
 use crate::types::{GroupKey, TypeConfig, Vote, node_id};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Which group of which node a message is from and for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,9 @@ pub enum NetworkError {
         /// The group.
         group: GroupKey,
     },
+    /// This node has promised not to stand for election for now.
+    #[error("this node has promised its vote to the leader")]
+    Promised,
 }
 
 /// A stream of append requests.
@@ -136,7 +145,7 @@ fn unreachable_node<T: Send + 'static>(link: Link) -> BoxFuture<'static, Result<
 pub(crate) struct Clients {
     pub(crate) network: Arc<dyn Network>,
     pub(crate) from: NodeId,
-    pub(crate) group: GroupKey,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Clients {
@@ -148,8 +157,9 @@ impl RaftNetworkFactory<TypeConfig> for Clients {
             link: Link {
                 from: self.from,
                 to: node_id(target),
-                group: self.group,
+                group: self.shared.key(),
             },
+            shared: self.shared.clone(),
         }
     }
 }
@@ -158,6 +168,7 @@ impl RaftNetworkFactory<TypeConfig> for Clients {
 pub(crate) struct Client {
     network: Arc<dyn Network>,
     link: Link,
+    shared: Arc<Shared>,
 }
 
 type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
@@ -194,57 +205,94 @@ impl NetStreamAppend<TypeConfig> for Client {
     {
         let network = self.network.clone();
         let link = self.link;
+        let shared = self.shared.clone();
         Box::pin(async move {
             // openraft waits for work inside `input`. A stream that failed before it polled that
             // would be opened again at once, and again, at the cost of two cores.
             let mut input = input.peekable();
             std::pin::Pin::new(&mut input).peek().await;
-            let unanswered = Arc::new(AtomicUsize::new(0));
-            let counter = unanswered.clone();
-            let input = input.inspect(move |_| {
-                counter.fetch_add(1, Ordering::Relaxed);
+            let unanswered = Arc::new(Unanswered::default());
+            let sent = unanswered.clone();
+            let input = input.inspect(move |request: &AppendRequest| {
+                let term = request.vote.leader_id.term;
+                sent.0.lock().push_back((term, Instant::now()));
             });
             let answers = network
                 .append_stream(link, input.boxed())
                 .await
                 .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
-            let answers = answers_in_time(answers, unanswered, link, option.soft_ttl());
+            let answers = answers_in_time(answers, unanswered, link, shared, option.soft_ttl());
             Ok(Box::pin(answers) as openraft::base::BoxStream<'s, _>)
         })
     }
 }
 
+/// Term and time of sending of the requests of a stream that have no answer yet. openraft's own
+/// account of this is not exact enough to rest a lease on: of several requests that end at one
+/// entry it takes the answer to the first for an answer to all.
+#[derive(Default)]
+struct Unanswered(Mutex<VecDeque<(u64, Instant)>>);
+
 /// Ends the stream with an error once a request has gone without an answer for `limit`. Without
 /// requests there is nothing to wait for: an idle group costs nothing.
 fn answers_in_time(
     answers: AppendResults,
-    unanswered: Arc<AtomicUsize>,
+    unanswered: Arc<Unanswered>,
     link: Link,
+    shared: Arc<Shared>,
     limit: Duration,
 ) -> impl Stream<Item = RpcResult<AppendResult>> {
-    futures_util::stream::unfold(Some(answers), move |answers| {
-        let unanswered = unanswered.clone();
+    let verdicts = shared.subscribe_peers();
+    futures_util::stream::unfold(Some((answers, verdicts)), move |state| {
+        let (unanswered, shared) = (unanswered.clone(), shared.clone());
         async move {
-            let mut answers = answers?;
+            let (mut answers, mut verdicts) = state?;
             loop {
-                return match tokio::time::timeout(limit, answers.next()).await {
+                let answer = tokio::time::timeout(limit, answers.next());
+                let answer = tokio::select! {
+                    answer = answer => answer,
+                    () = died(&mut verdicts, link.to) => {
+                        return Some((Err(unreachable_peer(link.to)), None));
+                    }
+                };
+                return match answer {
                     Ok(None) => None,
                     Ok(Some(Ok(answer))) => {
-                        unanswered.fetch_sub(1, Ordering::Relaxed);
-                        Some((Ok(answer), Some(answers)))
+                        let request = unanswered.0.lock().pop_front();
+                        let follows = !matches!(answer, Err(StreamAppendError::HigherVote(_)));
+                        if let (Some((term, sent)), true) = (request, follows) {
+                            shared.lease.confirm(link.to, term, sent);
+                        }
+                        Some((Ok(answer), Some((answers, verdicts))))
                     }
                     Ok(Some(Err(error))) => {
                         Some((Err(RPCError::Unreachable(Unreachable::new(&error))), None))
                     }
-                    Err(_) if unanswered.load(Ordering::Relaxed) == 0 => continue,
-                    Err(_) => {
-                        let error = NetworkError::Unreachable(link.to);
-                        Some((Err(RPCError::Unreachable(Unreachable::new(&error))), None))
-                    }
+                    Err(_) if unanswered.0.lock().is_empty() => continue,
+                    Err(_) => Some((Err(unreachable_peer(link.to)), None)),
                 };
             }
         }
     })
+}
+
+fn unreachable_peer(node: NodeId) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::new(&NetworkError::Unreachable(node)))
+}
+
+/// Waits until a node is found to be dead. What was sent to it before may be lost, and would be
+/// waited for in vain when it returns.
+async fn died(verdicts: &mut Option<watch::Receiver<Vec<PeerState>>>, node: NodeId) {
+    let Some(verdicts) = verdicts else {
+        return std::future::pending().await;
+    };
+    while verdicts.changed().await.is_ok() {
+        let states = verdicts.borrow_and_update();
+        if states.iter().any(|peer| peer.node == node && !peer.alive) {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 impl NetVote<TypeConfig> for Client {
@@ -254,6 +302,11 @@ impl NetVote<TypeConfig> for Client {
     }
 
     async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> RpcResult<VoteReply> {
+        if !self.shared.may_ask_for_votes() {
+            // openraft's own clock asks, and this node has promised not to.
+            let error = NetworkError::Promised;
+            return Err(RPCError::Unreachable(Unreachable::new(&error)));
+        }
         let call = self.network.vote(self.link, request, true);
         Ok(within(&option, self.link, call).await?)
     }
@@ -287,6 +340,10 @@ impl NetTransferLeader<TypeConfig> for Client {
         request: TransferRequest,
         option: RPCOption,
     ) -> RpcResult<TransferReply> {
+        // A leader that has been left out of the voters hands over by itself.
+        self.shared
+            .lease
+            .give_up(request.from_leader().leader_id.term);
         let call = self.network.transfer_leader(self.link, request);
         Ok(within(&option, self.link, call).await?)
     }

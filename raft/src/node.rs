@@ -11,13 +11,13 @@ use odradek_protocol::ids::{NodeId, TimestampMs};
 use odradek_storage::LogConfig;
 use odradek_storage::disk::Disk;
 use odradek_storage::flush::Flusher;
-use openraft::{Config, Raft, SnapshotPolicy};
+use openraft::{Config, Raft, SnapshotPolicy, StepDownPolicy};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::error::RaftError;
 use crate::group::Group;
-use crate::liveness::ProbeTransport;
+use crate::liveness::{Liveness, PeerState, ProbeTransport};
 use crate::log_core::{Clock, Core};
 use crate::log_store::LogStore;
 use crate::network::{Clients, Network};
@@ -183,7 +183,21 @@ pub struct RaftNode {
     data_dirs: Vec<DataDirState>,
     config: Arc<Config>,
     groups: Mutex<HashMap<GroupKey, Slot>>,
+    liveness: Option<Arc<Liveness>>,
     housekeeper: mpsc::UnboundedSender<GroupKey>,
+}
+
+/// What opening a group found of its leadership.
+enum Found {
+    /// This node is the only voter.
+    Alone,
+    /// There are others, or this node has no vote.
+    Followed {
+        /// This node led it when last heard of.
+        led_here: bool,
+        /// Nobody has ever led it.
+        is_new: bool,
+    },
 }
 
 /// A group, or the place of one that is being opened or closed.
@@ -207,7 +221,12 @@ impl RaftNode {
         let config = raft_config(&options)?;
         // One entry per group at most: a group asks again only after it has been served.
         let (housekeeper, requests) = mpsc::unbounded_channel();
+        let liveness = options
+            .probes
+            .clone()
+            .map(|transport| Liveness::new(options.node_id, options.detection, transport));
         let node = Arc::new(Self {
+            liveness,
             options,
             data_dirs,
             config,
@@ -215,12 +234,44 @@ impl RaftNode {
             housekeeper,
         });
         tokio::spawn(housekeep(Arc::downgrade(&node), requests));
+        if let Some(liveness) = &node.liveness {
+            liveness.start(&node);
+        }
         Ok(node)
     }
 
     /// This node's id.
     pub fn node_id(&self) -> NodeId {
         self.options.node_id
+    }
+
+    pub(crate) fn liveness(&self) -> Option<&Arc<Liveness>> {
+        self.liveness.as_ref()
+    }
+
+    /// The nodes that share a group with this one, and whether they answer.
+    pub fn peers(&self) -> Vec<PeerState> {
+        self.liveness
+            .as_ref()
+            .map_or_else(Vec::new, |liveness| liveness.peers())
+    }
+
+    /// Follows which nodes answer: sent anew whenever one ceases to or does so again. `None`
+    /// without a failure detector.
+    pub fn subscribe_peers(&self) -> Option<watch::Receiver<Vec<PeerState>>> {
+        self.liveness.as_ref().map(|liveness| liveness.subscribe())
+    }
+
+    /// All other nodes that take part in a group that is open here.
+    pub(crate) fn members(&self) -> BTreeSet<NodeId> {
+        let mut members = BTreeSet::new();
+        for group in self.groups() {
+            let membership = group.membership();
+            members.extend(membership.voters);
+            members.extend(membership.learners);
+        }
+        members.remove(&self.options.node_id);
+        members
     }
 
     /// A group that is open here.
@@ -258,12 +309,19 @@ impl RaftNode {
             groups.insert(key, Slot::Busy);
         }
         let opened = self.start_group(spec, observer).await;
-        let mut groups = self.groups.lock();
-        match &opened {
-            Ok(group) => groups.insert(key, Slot::Open(group.clone())),
-            Err(_) => groups.remove(&key),
-        };
-        opened
+        {
+            let mut groups = self.groups.lock();
+            match &opened {
+                Ok((group, _)) => groups.insert(key, Slot::Open(group.clone())),
+                Err(_) => groups.remove(&key),
+            };
+        }
+        let (group, found) = opened?;
+        if let (Some(liveness), Found::Followed { led_here, is_new }) = (&self.liveness, found) {
+            liveness.members_changed();
+            liveness.agenda.opened(&group, liveness, led_here, is_new);
+        }
+        Ok(group)
     }
 
     /// Opens many groups, several at a time, so that they share their syncs. The results are in
@@ -283,14 +341,20 @@ impl RaftNode {
         &self,
         spec: GroupSpec,
         observer: Arc<dyn GroupObserver>,
-    ) -> Result<Arc<Group>, RaftError> {
+    ) -> Result<(Arc<Group>, Found), RaftError> {
         let data_dir = self.data_dir_of(&spec.dir)?;
         let (flusher, votes) = (data_dir.dir.flusher.clone(), data_dir.votes.clone());
         let key = spec.key;
         let dir = spec.dir.clone();
         let me = raft_id(self.options.node_id);
-        let shared = Shared::new(key, me, self.options.max_in_flight, observer);
-        let sole_voter = spec.voters == [self.options.node_id];
+        let shared = Shared::new(
+            key,
+            me,
+            self.options.max_in_flight,
+            observer,
+            self.liveness.clone(),
+        );
+        let preference = spec.voters.clone();
         let opened = {
             let disk = self.options.disk.clone();
             let health = flusher.health().clone();
@@ -305,8 +369,8 @@ impl RaftNode {
             applied,
             log_start,
             high_watermark,
-            elects_at_once,
-            alone,
+            preferred,
+            sole_voter,
         } = opened;
         shared.raise_log_start(log_start);
         shared.raise_high_watermark(high_watermark, None);
@@ -318,7 +382,7 @@ impl RaftNode {
             // The vote file is behind the log that was written under its votes: it is lost or
             // damaged. The only voter cannot have promised its vote to anybody else; another
             // could vote twice in one term.
-            if last_term > 0 && !alone {
+            if last_term > 0 && !sole_voter {
                 return Err(RaftError::VoteLost {
                     group: key,
                     last_term,
@@ -329,8 +393,9 @@ impl RaftNode {
                 votes.adopt(key, Vote::new(last_term, me));
             }
         }
-        if let Some(vote) = votes.get(key) {
-            shared.vote_found(&vote);
+        let vote = votes.get(key);
+        if let Some(vote) = &vote {
+            shared.vote_found(vote);
         }
         let core = Core::new(
             shared.clone(),
@@ -347,7 +412,7 @@ impl RaftNode {
         let clients = Clients {
             network: self.options.network.clone(),
             from: self.options.node_id,
-            group: key,
+            shared: shared.clone(),
         };
         let raft = Raft::new(
             me,
@@ -358,31 +423,54 @@ impl RaftNode {
         )
         .await
         .map_err(|fatal| RaftError::Stopped(fatal.to_string().into()))?;
-        if elects_at_once || sole_voter {
+        let found = if sole_voter {
+            Found::Alone
+        } else {
+            Found::Followed {
+                led_here: vote.is_some_and(|vote| vote.committed && vote.leader_id.voted_for == me),
+                is_new: vote.is_none_or(|vote| vote.leader_id.term == 0),
+            }
+        };
+        // With a failure detector a group that had a leader before waits for its turn.
+        let at_once = match found {
+            Found::Alone => true,
+            Found::Followed { is_new, .. } => preferred && (is_new || self.liveness.is_none()),
+        };
+        if at_once {
             raft.trigger()
                 .elect(true)
                 .await
                 .map_err(|fatal| RaftError::Stopped(fatal.to_string().into()))?;
         }
-        Ok(Arc::new(Group::new(
+        let group = Group::new(
             shared,
             raft,
             core,
             self.options.network.clone(),
+            self.liveness.clone(),
             self.options.node_id,
             dir,
-        )))
+            preference,
+        );
+        Ok((Arc::new(group), found))
     }
 
     /// Stops every group and leaves its files as they are, as a crash would: for a data directory
     /// that has failed, and for tests.
     pub async fn abandon(&self) {
+        self.stop_probing();
         for group in self.groups() {
             if let Ok(group) = self.take(group.key()) {
                 // Nothing is written, so nothing can fail.
                 let _ = group.stop(false).await;
                 self.groups.lock().remove(&group.key());
             }
+        }
+    }
+
+    fn stop_probing(&self) {
+        if let Some(liveness) = &self.liveness {
+            liveness.stop();
         }
     }
 
@@ -456,7 +544,14 @@ impl RaftNode {
                     })?;
             }
         }
+        self.stop_probing();
         results.into_iter().try_for_each(|(_, closed)| closed)
+    }
+}
+
+impl Drop for RaftNode {
+    fn drop(&mut self) {
+        self.stop_probing();
     }
 }
 
@@ -473,6 +568,12 @@ fn raft_config(options: &RaftNodeOptions) -> Result<Arc<Config>, RaftError> {
         // A snapshot is taken when the log start has left a segment behind, and stands for just
         // that segment's entries, so all it covers is dropped with it.
         snapshot_policy: SnapshotPolicy::Never,
+        // openraft would refuse writes and ask one node to take over, once; if that one is dead,
+        // nobody leads. With a failure detector this crate sees to it.
+        removed_leader_step_down: match options.probes {
+            Some(_) => StepDownPolicy::Never,
+            None => StepDownPolicy::After(150),
+        },
         max_in_snapshot_log_to_keep: 0,
         // How far behind a replica is says nothing about a log that is the data itself.
         replication_lag_threshold: u64::MAX,

@@ -27,10 +27,10 @@ pub(crate) struct OpenedLog {
     pub(crate) applied: Option<LogId>,
     pub(crate) log_start: Offset,
     pub(crate) high_watermark: Offset,
-    /// Whether this node should not wait for an election timeout.
-    pub(crate) elects_at_once: bool,
+    /// Whether this node has a vote and is the first to stand for election.
+    pub(crate) preferred: bool,
     /// Whether this node is the only voter.
-    pub(crate) alone: bool,
+    pub(crate) sole_voter: bool,
 }
 
 /// Opens or makes the log of a group. Waits for the disk.
@@ -61,8 +61,8 @@ pub(crate) fn open(
     // journal is damaged, and cutting the log would throw acknowledged records away. With
     // write.caching a power cut may leave such batches, and nothing was promised of them.
     let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
-    let alone = membership.membership().voter_ids().eq([me]);
-    let strict = alone && !spec.log_config.write_caching;
+    let sole_voter = membership.membership().voter_ids().eq([me]);
+    let strict = sole_voter && !spec.log_config.write_caching;
 
     let mut log = open_log(disk, health, spec, clean_shutdown, &map, strict, now)?;
     let start_offset = map.purged().start_offset;
@@ -111,22 +111,22 @@ pub(crate) fn open(
     }
     log.set_log_start(kept_from, now)?;
 
-    let applied_end = committed_end(&map, me);
+    let applied_end = committed_end(&map, sole_voter);
     let applied = applied_end
         .get()
         .checked_sub(1)
         .and_then(|last| map.log_id_at(RaftIndex::new(last)));
     let log_start = map.log_start_before(applied_end);
     let high_watermark = high_watermark(&map, applied_end);
-    let preferred = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
+    let first = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
     Ok(OpenedLog {
         log,
         journal,
         applied,
         log_start,
         high_watermark,
-        alone,
-        elects_at_once: alone || (preferred && membership.voter_ids().any(|voter| voter == me)),
+        sole_voter,
+        preferred: first && membership.voter_ids().any(|voter| voter == me),
         map,
     })
 }
@@ -185,11 +185,9 @@ fn count_batches(log: &mut Log, map: &mut EntryMap) -> Result<(), RaftError> {
 }
 
 /// Index of the first entry that is not known to be committed.
-fn committed_end(map: &EntryMap, me: u64) -> RaftIndex {
+fn committed_end(map: &EntryMap, sole_voter: bool) -> RaftIndex {
     let end = map.next_index();
-    let last = RaftIndex::new(end.get().saturating_sub(1));
-    let membership = map.membership_at(last);
-    if membership.membership().voter_ids().eq([me]) {
+    if sole_voter {
         // What the only voter has on its disk is committed.
         return end;
     }

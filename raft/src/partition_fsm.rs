@@ -111,7 +111,11 @@ impl RaftStateMachine<TypeConfig> for PartitionFsm {
                     self.core
                         .term_is_ready(term_of(&id), RaftIndex::new(id.index()));
                 }
-                EntryPayload::Membership(_) => self.passes(id, &mut applied),
+                EntryPayload::Membership(membership) => {
+                    self.passes(id, &mut applied);
+                    self.core.shared.members_changed();
+                    self.core.shared.voters_are(&membership);
+                }
                 EntryPayload::Normal(Command::Batch(_)) => {
                     return Err(io::Error::other("the apply path was given a whole batch"));
                 }
@@ -158,7 +162,9 @@ impl RaftStateMachine<TypeConfig> for PartitionFsm {
                 log_start: snapshot.log_start,
                 membership: meta.last_membership.clone(),
             })
-            .await
+            .await?;
+        self.core.shared.members_changed();
+        Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {

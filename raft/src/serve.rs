@@ -42,30 +42,30 @@ impl RaftNode {
         request: VoteRequest,
         pre_vote: bool,
     ) -> Result<VoteReply, NetworkError> {
-        let group = self.served(key)?;
-        let reply = if pre_vote {
-            group.raft().pre_vote(request).await
-        } else {
-            group.raft().vote(request).await
-        };
-        reply.map_err(|_| stopped(self.node_id(), key))
+        self.served(key)?
+            .answer_candidate(request, pre_vote)
+            .await
+            .ok_or_else(|| stopped(self.node_id(), key))
     }
 
     /// Answers a probe.
-    pub fn serve_probe(&self, _probe: Probe) -> ProbeReply {
-        ProbeReply {
-            incarnation: 0,
-            promise: None,
+    pub fn serve_probe(&self, probe: Probe) -> ProbeReply {
+        match self.liveness().filter(|liveness| !liveness.is_stopped()) {
+            Some(liveness) => liveness.serve_probe(self, probe),
+            None => ProbeReply {
+                incarnation: 0,
+                promise: None,
+            },
         }
     }
 
     /// Says whether this node has given up a leadership. One that it does not hold now it will
     /// never hold again, for no leader goes on in its term after a restart.
     pub fn serve_leadership(&self, query: LeadershipQuery) -> LeadershipReply {
-        let leads = self
+        let given_up = self
             .group(query.group)
-            .is_some_and(|group| group.leads_in(query.term));
-        LeadershipReply { given_up: !leads }
+            .is_none_or(|group| group.consents(query.term));
+        LeadershipReply { given_up }
     }
 
     /// Takes over where the leader's log starts.
@@ -88,10 +88,9 @@ impl RaftNode {
         request: TransferRequest,
     ) -> Result<TransferReply, NetworkError> {
         self.served(key)?
-            .raft()
-            .handle_transfer_leader(request)
+            .answer_transfer(request)
             .await
-            .map_err(|_| stopped(self.node_id(), key))
+            .ok_or_else(|| stopped(self.node_id(), key))
     }
 }
 

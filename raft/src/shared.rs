@@ -16,8 +16,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::error::ProposeError;
+use crate::lease::{Known, LeaseState};
+use crate::liveness::{Liveness, PeerState};
 use crate::observer::{GroupObserver, Leadership};
-use crate::types::{GroupKey, Vote, epoch_of, node_id};
+use crate::types::{GroupKey, Membership, Vote, epoch_of, node_id};
 
 /// Whether proposals are taken.
 #[derive(Debug, Default)]
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     key: GroupKey,
     node: u64,
     observer: Arc<dyn GroupObserver>,
+    liveness: Option<Arc<Liveness>>,
+    pub(crate) lease: LeaseState,
     in_flight: AtomicUsize,
     /// Batches handed to openraft that are not in the log yet. Grows only under the gate's lock.
     queued: AtomicUsize,
@@ -60,11 +64,14 @@ impl Shared {
         node: u64,
         max_in_flight: usize,
         observer: Arc<dyn GroupObserver>,
+        liveness: Option<Arc<Liveness>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             key,
             node,
             observer,
+            liveness,
+            lease: LeaseState::default(),
             in_flight: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             refused_in: AtomicU64::new(0),
@@ -186,13 +193,81 @@ impl Shared {
         }
     }
 
-    /// Whether this node leads in that term.
-    pub(crate) fn leads_in(&self, term: u64) -> bool {
+    /// Which leader this replica follows.
+    pub(crate) fn known(&self) -> Known {
         let gate = self.gate.lock();
-        gate.term == term
+        match *self.leadership.borrow() {
+            Leadership::Leader { .. } => Known::Leads(gate.term),
+            Leadership::Follower {
+                leader: Some(leader),
+                ..
+            } => Known::Follows(gate.term, leader),
+            Leadership::Follower { leader: None, .. } | Leadership::Unknown => Known::None,
+        }
+    }
+
+    /// Whether this node leads, takes writes, and has not given its leadership up or is about to.
+    pub(crate) fn has_not_given_up(&self) -> bool {
+        let gate = self.gate.lock();
+        gate.open && !gate.paused && !self.lease.is_given_up(gate.term)
+    }
+
+    /// See [`crate::Group::consents`].
+    pub(crate) fn consents(&self, term: u64) -> bool {
+        let gate = self.gate.lock();
+        let leads = gate.term == term
             && matches!(*self.leadership.borrow(), Leadership::Leader { .. })
             && self.offline.get().is_none()
-            && !self.closed.load(Ordering::Acquire)
+            && !self.closed.load(Ordering::Acquire);
+        if leads && gate.paused {
+            self.lease.give_up(term);
+        }
+        !leads || self.lease.is_given_up(term)
+    }
+
+    /// Whether this replica may ask for votes in advance, as far as its promises go.
+    pub(crate) fn may_ask_for_votes(&self) -> bool {
+        let (Some(liveness), Known::Follows(term, leader)) = (&self.liveness, self.known()) else {
+            return true;
+        };
+        self.lease.is_given_up(term) || liveness.act_against(leader).is_ok()
+    }
+
+    /// Follows which nodes answer, if there is a failure detector.
+    pub(crate) fn subscribe_peers(&self) -> Option<watch::Receiver<Vec<PeerState>>> {
+        self.liveness.as_ref().map(|liveness| liveness.subscribe())
+    }
+
+    /// A committed entry says who has a vote. A leader that is not among them any more has to see
+    /// to it that another takes over.
+    pub(crate) fn voters_are(&self, membership: &Membership) {
+        let (Some(liveness), Known::Leads(term)) = (&self.liveness, self.known()) else {
+            return;
+        };
+        if !membership.voter_ids().any(|voter| voter == self.node) {
+            self.lease.give_up(term);
+            liveness.agenda.given_up(self.key, term);
+        }
+    }
+
+    /// This node leads in that term no more, although it has not heard of a later one.
+    pub(crate) fn cease(&self, term: u64) {
+        let mut gate = self.gate.lock();
+        let leads = matches!(*self.leadership.borrow(), Leadership::Leader { .. });
+        if leads && gate.term == term {
+            gate.open = false;
+            self.announce(Leadership::Follower {
+                leader: None,
+                epoch: epoch_of(term),
+            });
+        }
+    }
+
+    /// The members of the group have changed.
+    pub(crate) fn members_changed(&self) {
+        if let Some(liveness) = &self.liveness {
+            liveness.members_changed();
+        }
     }
 
     /// A vote is about to be saved: if it ends this node's leadership, nothing more is taken.
@@ -265,6 +340,9 @@ impl Shared {
             changed
         });
         if changed {
+            if let Some(liveness) = &self.liveness {
+                liveness.agenda.leadership_changed(self.key, leadership);
+            }
             self.observer.on_leadership(leadership);
         }
     }
@@ -329,8 +407,16 @@ impl Shared {
     /// kept. Returns whether this was the first.
     pub(crate) fn go_offline(&self, cause: &str) -> bool {
         let cause: Arc<str> = cause.into();
-        self.gate.lock().open = false;
+        let led = {
+            let mut gate = self.gate.lock();
+            gate.open = false;
+            let leads = matches!(*self.leadership.borrow(), Leadership::Leader { .. });
+            leads.then_some(gate.term)
+        };
         let first = self.offline.set(cause.clone()).is_ok();
+        if first && let (Some(term), Some(liveness)) = (led, &self.liveness) {
+            liveness.agenda.given_up(self.key, term);
+        }
         if first {
             tracing::error!(group = %self.key, %cause, "group goes offline");
             self.observer.on_offline(cause);

@@ -1,10 +1,13 @@
 //! Groups in virtual time, on simulated disks and an in-memory network, driven by a seed.
 //!
-//! `ODRADEK_SEED=n` runs the tests of this module with that seed alone, `ODRADEK_SEEDS=n` with n
-//! seeds in place of the usual few.
+//! `ODRADEK_SEED=n` runs the tests of this module with that seed alone; `ODRADEK_SIM_SEEDS=n` with n
+//! seeds in place of the usual few, from `ODRADEK_SIM_FIRST` (1) on.
 
+mod chaos;
 mod cluster;
 mod crash;
+mod failover;
+mod invariants;
 mod traps;
 
 use std::cell::Cell;
@@ -21,6 +24,7 @@ use odradek_storage::flush::Flusher;
 use odradek_storage::{LogConfig, LogDirHealth, SimDisk};
 use tokio::sync::oneshot;
 
+use crate::memory_network::MemoryNetwork;
 use crate::network::Network;
 use crate::types::Runtime;
 use crate::{
@@ -70,11 +74,10 @@ fn seeds(count: u64) -> Vec<u64> {
     if let Ok(seed) = std::env::var("ODRADEK_SEED") {
         return vec![seed.parse().unwrap()];
     }
-    let count = match std::env::var("ODRADEK_SEEDS") {
-        Ok(count) => count.parse().unwrap(),
-        Err(_) => count,
-    };
-    (1..=count).collect()
+    let number = |name: &str| Some(std::env::var(name).ok()?.parse::<u64>().unwrap());
+    let first = number("ODRADEK_SIM_FIRST").unwrap_or(1);
+    let count = number("ODRADEK_SIM_SEEDS").unwrap_or(count);
+    (first..first + count).collect()
 }
 
 /// Runs `test` for every seed and says which one to replay if it fails.
@@ -105,12 +108,39 @@ fn virtual_clock() -> Arc<dyn Fn() -> TimestampMs + Send + Sync> {
     })
 }
 
-/// A node on a simulated disk.
+/// A node on a simulated disk, with quick clocks and without a failure detector.
 fn start_node(
     id: i32,
     disk: &SimDisk,
     network: Arc<dyn Network>,
 ) -> Result<Arc<RaftNode>, RaftError> {
+    let mut options = node_options(id, disk, network)?;
+    options.timing = Timing {
+        // Three quarters of it are the limit for answers. Timers go off at whole milliseconds, so
+        // a limit that is none would depend on when, within one, the run began.
+        heartbeat_ms: 80,
+        election_min_ms: 240,
+        election_max_ms: 480,
+    };
+    RaftNode::open(options)
+}
+
+/// A node on a simulated disk, with a failure detector and the slow clocks that go with it.
+fn start_detecting_node(
+    id: i32,
+    disk: &SimDisk,
+    network: &MemoryNetwork,
+) -> Result<Arc<RaftNode>, RaftError> {
+    let mut options = node_options(id, disk, Arc::new(network.clone()))?;
+    options.probes = Some(Arc::new(network.clone()));
+    RaftNode::open(options)
+}
+
+fn node_options(
+    id: i32,
+    disk: &SimDisk,
+    network: Arc<dyn Network>,
+) -> Result<RaftNodeOptions, RaftError> {
     let shared = disk.shared();
     shared
         .create_dir_all(data_dir())
@@ -126,18 +156,11 @@ fn start_node(
         }],
         network,
     );
-    options.timing = Timing {
-        // Three quarters of it are the limit for answers. Timers go off at whole milliseconds, so
-        // a limit that is none would depend on when, within one, the run began.
-        heartbeat_ms: 80,
-        election_min_ms: 240,
-        election_max_ms: 480,
-    };
     options.clock = virtual_clock();
-    RaftNode::open(options)
+    Ok(options)
 }
 
-fn spec(voters: &[i32]) -> GroupSpec {
+fn group_spec(voters: &[i32]) -> GroupSpec {
     GroupSpec {
         key: key(),
         dir: group_dir(),
@@ -148,7 +171,11 @@ fn spec(voters: &[i32]) -> GroupSpec {
 }
 
 async fn open_group(node: &RaftNode, voters: &[i32]) -> Result<Arc<Group>, RaftError> {
-    node.open_group(spec(voters), Arc::new(NoObserver)).await
+    open_spec(node, group_spec(voters)).await
+}
+
+async fn open_spec(node: &RaftNode, spec: GroupSpec) -> Result<Arc<Group>, RaftError> {
+    node.open_group(spec, Arc::new(NoObserver)).await
 }
 
 /// A batch that says who it is, of 1 to 3 records, padded to some size.

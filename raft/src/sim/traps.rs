@@ -13,9 +13,10 @@ use openraft::network::{NetStreamAppend, RPCOption, RaftNetworkFactory};
 use openraft::storage::{RaftLogReader, RaftLogStorage};
 
 use super::{
-    DATA_DIR, batch, data_dir, eventually, key, open_group, produce, simulate, spec, start_node,
-    virtual_clock,
+    DATA_DIR, batch, data_dir, eventually, group_spec, key, open_group, produce, simulate,
+    start_node, virtual_clock,
 };
+use crate::entry_map::Purged;
 use crate::log_core::{Core, CoreHandle};
 use crate::log_reader::{EntryReader, READ_MAX_BYTES};
 use crate::log_store::LogStore;
@@ -36,8 +37,8 @@ fn bare_core(disk: &SimDisk) -> CoreHandle {
     let flusher = Arc::new(Flusher::inline(health.clone()));
     let votes = VoteFile::open(shared_disk.clone(), data_dir(), flusher.clone()).unwrap();
     let clock = virtual_clock();
-    let opened = open::open(shared_disk, health, &spec(&[1]), false, 1, clock()).unwrap();
-    let shared = Shared::new(key(), 1, 100, Arc::new(NoObserver));
+    let opened = open::open(shared_disk, health, &group_spec(&[1]), false, 1, clock()).unwrap();
+    let shared = Shared::new(key(), 1, 100, Arc::new(NoObserver), None);
     let (housekeeper, _) = tokio::sync::mpsc::unbounded_channel();
     Core::new(
         shared,
@@ -200,7 +201,7 @@ fn a_stream_of_appends_waits_for_work_before_it_fails() {
         let mut clients = Clients {
             network: Arc::new(NoNetwork),
             from: NodeId::new(1),
-            group: key(),
+            shared: Shared::new(key(), 1, 100, Arc::new(NoObserver), None),
         };
         let mut client = clients.new_client(2, &()).await;
         let idle = futures_util::stream::pending();
@@ -403,6 +404,32 @@ fn truncation_rewinds_the_offsets() {
         assert_eq!(core.reader.log_end(), Offset::new(5));
         let ids = core.key_log_ids(log_id(0, 0), log_id(3, 4));
         assert_eq!(ids, [log_id(0, 0), log_id(1, 2), log_id(3, 4)]);
+    });
+}
+
+#[test]
+fn entries_below_the_log_start_that_another_leader_replaces_are_truncated() {
+    simulate(1, async {
+        let disk = SimDisk::new();
+        let core = bare_core(&disk);
+        let entries = vec![
+            blank(1, 1),
+            data(1, 2, 0, batch(1)),
+            data(1, 3, 2, batch(1)),
+        ];
+        core.append(entries).await.unwrap();
+        // The leader's log starts above what this replica has beyond the snapshot.
+        core.install(Purged {
+            last: Some(log_id(1, 2)),
+            start_offset: Offset::new(2),
+            log_start: Offset::new(3),
+            membership: core.last_membership(),
+        })
+        .await
+        .unwrap();
+        core.truncate_after(Some(log_id(1, 2))).await.unwrap();
+        assert_eq!(core.last_log_id(), Some(log_id(1, 2)));
+        assert_eq!(core.shared.high_watermark(), Offset::new(3));
     });
 }
 

@@ -1,0 +1,450 @@
+//! When this node stands for election, and when it gives its vote.
+//!
+//! openraft's own clocks are far too slow to notice a dead leader ([`crate::node::Timing`]); the
+//! failure detector notices, and what follows is here:
+//!
+//! - A group without a leader at work is *unsettled*. Its voters that answer take turns in standing
+//!   for election, the preferred one first, so that two rarely stand at once. They ask for the
+//!   votes in advance (pre-vote): a node that is cut off from a leader that the others follow
+//!   changes nothing.
+//! - A vote is given, and an election stood for, only if that breaks no promise to the leader that
+//!   this replica follows ([`crate::failure_detector`]), or if that leader itself says that it has
+//!   given its leadership up. openraft's own lease, which lasts as long as its slow clocks, is
+//!   lifted first, for exactly the leader that was looked at.
+//! - A leadership that was *given up* without anybody taking it (the node asked to lead fell
+//!   silent, or this node's disk failed) is offered to the other voters in turn.
+//! - A leader has its lease *confirmed*: by an answer to something it sent in its group after the
+//!   session with the voter began.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use odradek_protocol::ids::{LeaderEpoch, NodeId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::group::Group;
+use crate::liveness::{Acting, LeadershipQuery, Liveness};
+use crate::node::RaftNode;
+use crate::observer::Leadership;
+use crate::types::GroupKey;
+
+/// Between the turns of two candidates.
+const TURN: Duration = Duration::from_millis(250);
+/// Longest pause between two turns, once nobody has succeeded for long.
+const TURN_MAX: Duration = Duration::from_secs(4);
+/// After this a leader looks for the first time whether its lease is confirmed.
+const CONFIRM_AFTER: Duration = Duration::from_millis(50);
+/// Longest pause between two heartbeats that are to confirm a lease.
+const CONFIRM_MAX: Duration = Duration::from_secs(2);
+/// Groups that are looked after at the same time.
+const CONCURRENCY: usize = 128;
+/// How often each voter is offered a leadership that was given up.
+const OFFERS_EACH: u32 = 8;
+
+/// Groups that need looking after, each with when.
+#[derive(Default)]
+pub(crate) struct Agenda {
+    lists: Mutex<Lists>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Lists {
+    unsettled: HashMap<GroupKey, Unsettled>,
+    given_up: HashMap<GroupKey, GivenUp>,
+    unconfirmed: HashMap<GroupKey, Unconfirmed>,
+}
+
+#[derive(Clone, Copy)]
+struct Unsettled {
+    due: Instant,
+    turns: u32,
+    /// The leader of this epoch leads no more although its node answers: it has been restarted.
+    stale: Option<LeaderEpoch>,
+    /// This node led last, and so most likely has the whole log.
+    led_here: bool,
+}
+
+#[derive(Clone, Copy)]
+struct GivenUp {
+    due: Instant,
+    offers: u32,
+    term: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Unconfirmed {
+    due: Instant,
+    pause: Duration,
+}
+
+enum Task {
+    Settle(GroupKey, Unsettled),
+    Offer(GroupKey, GivenUp),
+    Confirm(GroupKey),
+}
+
+impl Agenda {
+    /// Which leader a group has, or what is known of that, has changed.
+    pub(crate) fn leadership_changed(&self, key: GroupKey, leadership: Leadership) {
+        let now = Instant::now();
+        let mut lists = self.lists.lock();
+        match leadership {
+            Leadership::Leader { .. } => {
+                lists.unsettled.remove(&key);
+                let due = now + CONFIRM_AFTER;
+                lists.unconfirmed.insert(
+                    key,
+                    Unconfirmed {
+                        due,
+                        pause: CONFIRM_AFTER,
+                    },
+                );
+            }
+            Leadership::Follower {
+                leader: Some(_), ..
+            } => {
+                lists.unsettled.remove(&key);
+                return;
+            }
+            Leadership::Unknown | Leadership::Follower { leader: None, .. } => {
+                // Somebody stands for election, and is given a turn's time.
+                lists.unsettled.insert(
+                    key,
+                    Unsettled {
+                        due: now + TURN,
+                        turns: 0,
+                        stale: None,
+                        led_here: false,
+                    },
+                );
+            }
+        }
+        drop(lists);
+        self.wake.notify_one();
+    }
+
+    /// A group has been opened. `led_here` says that this node was its leader when last heard of,
+    /// `is_new` that it has never had one.
+    pub(crate) fn opened(&self, group: &Group, liveness: &Liveness, led_here: bool, is_new: bool) {
+        let leads_elsewhere = match group.leadership() {
+            Leadership::Leader { .. } => true,
+            Leadership::Follower { leader, .. } => leader.is_some_and(|it| liveness.is_alive(it)),
+            Leadership::Unknown => false,
+        };
+        if leads_elsewhere {
+            return;
+        }
+        // The preferred leader of a new group stands at once, without the agenda.
+        let wait = if is_new { TURN } else { Duration::ZERO };
+        self.lists.lock().unsettled.insert(
+            group.key(),
+            Unsettled {
+                due: Instant::now() + wait,
+                turns: 0,
+                stale: None,
+                led_here,
+            },
+        );
+        self.wake.notify_one();
+    }
+
+    /// This node has ceased to lead a group in `term` and nobody has taken over.
+    pub(crate) fn given_up(&self, key: GroupKey, term: u64) {
+        self.lists.lock().given_up.insert(
+            key,
+            GivenUp {
+                due: Instant::now(),
+                offers: 0,
+                term,
+            },
+        );
+        self.wake.notify_one();
+    }
+
+    /// `peer` is dead, or has been restarted: what it led is without a leader.
+    pub(crate) fn leader_is_gone(&self, node: &RaftNode, peer: NodeId, restarted: bool) {
+        let due = Instant::now();
+        let mut orphans = Vec::new();
+        for group in node.groups() {
+            if let Leadership::Follower {
+                leader: Some(leader),
+                epoch,
+            } = group.leadership()
+                && leader == peer
+            {
+                orphans.push((group.key(), restarted.then_some(epoch)));
+            }
+        }
+        let mut lists = self.lists.lock();
+        for (key, stale) in orphans {
+            lists.unsettled.insert(
+                key,
+                Unsettled {
+                    due,
+                    turns: 0,
+                    stale,
+                    led_here: false,
+                },
+            );
+        }
+        drop(lists);
+        self.wake.notify_one();
+    }
+
+    /// A session with `peer` begins: the leaders here have it confirm their leases, and go on
+    /// replicating to it at once.
+    pub(crate) fn session_began(&self, node: &RaftNode, peer: NodeId) {
+        let due = Instant::now();
+        let mut led = Vec::new();
+        for group in node.groups() {
+            if matches!(group.leadership(), Leadership::Leader { .. })
+                && group.membership().has(peer)
+            {
+                group.resume_replication(peer);
+                led.push(group.key());
+            }
+        }
+        let mut lists = self.lists.lock();
+        for key in led {
+            let pause = CONFIRM_AFTER;
+            lists.unconfirmed.insert(key, Unconfirmed { due, pause });
+        }
+        drop(lists);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn wake_up(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Takes out what is due, and says when the next is. What is taken is put back with a later
+    /// time right away, and removed when it turns out to be done.
+    fn take_due(&self, now: Instant) -> (Vec<Task>, Option<Instant>) {
+        let mut tasks = Vec::new();
+        let mut next: Option<Instant> = None;
+        let mut lists = self.lists.lock();
+        for (key, entry) in &mut lists.unsettled {
+            if entry.due <= now {
+                tasks.push(Task::Settle(*key, *entry));
+                entry.turns += 1;
+                entry.due = now + turn_pause(entry.turns);
+            }
+            next = Some(next.map_or(entry.due, |next| next.min(entry.due)));
+        }
+        for (key, entry) in &mut lists.given_up {
+            if entry.due <= now {
+                tasks.push(Task::Offer(*key, *entry));
+                entry.offers += 1;
+                entry.due = now + TURN;
+            }
+            next = Some(next.map_or(entry.due, |next| next.min(entry.due)));
+        }
+        for (key, entry) in &mut lists.unconfirmed {
+            if entry.due <= now {
+                tasks.push(Task::Confirm(*key));
+                entry.due = now + entry.pause;
+                entry.pause = (entry.pause * 2).min(CONFIRM_MAX);
+            }
+            next = Some(next.map_or(entry.due, |next| next.min(entry.due)));
+        }
+        (tasks, next)
+    }
+}
+
+/// Pause after a turn: short while each of a few voters has had one or two.
+fn turn_pause(turns: u32) -> Duration {
+    let doublings = turns.saturating_sub(8).div_ceil(2).min(4);
+    (TURN * (1 << doublings)).min(TURN_MAX)
+}
+
+/// Looks after the agenda until the node is gone.
+pub(crate) async fn run(liveness: Arc<Liveness>, node: Weak<RaftNode>) {
+    loop {
+        let woken = liveness.agenda.wake.notified();
+        let Some(alive) = node.upgrade().filter(|_| !liveness.is_stopped()) else {
+            return;
+        };
+        let (tasks, next) = liveness.agenda.take_due(Instant::now());
+        futures_util::stream::iter(tasks)
+            .for_each_concurrent(CONCURRENCY, |task| work(&liveness, &alive, task))
+            .await;
+        drop(alive);
+        match next {
+            Some(next) => {
+                let _ = tokio::time::timeout_at(next, woken).await;
+            }
+            None => woken.await,
+        }
+    }
+}
+
+async fn work(liveness: &Liveness, node: &RaftNode, task: Task) {
+    match task {
+        Task::Settle(key, entry) => {
+            let settled = match node.group(key) {
+                Some(group) => settle(liveness, &group, entry).await,
+                None => true,
+            };
+            if settled {
+                let mut lists = liveness.agenda.lists.lock();
+                // Unless something has happened to it meanwhile.
+                if lists
+                    .unsettled
+                    .get(&key)
+                    .is_some_and(|now| now.turns == entry.turns + 1)
+                {
+                    lists.unsettled.remove(&key);
+                }
+            }
+        }
+        Task::Offer(key, entry) => {
+            let done = match node.group(key) {
+                Some(group) => offer(liveness, &group, entry).await,
+                None => true,
+            };
+            if done {
+                liveness.agenda.lists.lock().given_up.remove(&key);
+            }
+        }
+        Task::Confirm(key) => {
+            let confirmed = match node.group(key) {
+                Some(group) => confirm(liveness, &group).await,
+                None => true,
+            };
+            if confirmed {
+                liveness.agenda.lists.lock().unconfirmed.remove(&key);
+            }
+        }
+    }
+}
+
+/// Takes this node's turn in an unsettled group, if it is its turn. Returns whether nothing is
+/// left to be done.
+async fn settle(liveness: &Liveness, group: &Group, entry: Unsettled) -> bool {
+    let gone = match group.leadership() {
+        Leadership::Leader { .. } => return true,
+        Leadership::Follower {
+            leader: Some(leader),
+            epoch,
+        } => {
+            if entry.stale != Some(epoch) && liveness.is_alive(leader) {
+                return true;
+            }
+            Some(leader)
+        }
+        Leadership::Follower { leader: None, .. } | Leadership::Unknown => None,
+    };
+    let membership = group.membership();
+    let me = liveness.me;
+    if !membership.voters.contains(&me) {
+        return true;
+    }
+    let mut candidates: Vec<NodeId> = group.voters_by_preference(&membership.voters);
+    candidates.retain(|voter| liveness.is_alive(*voter));
+    let alive: BTreeSet<NodeId> = candidates.iter().copied().collect();
+    if !membership.is_quorum(|voter| alive.contains(&voter)) {
+        return false;
+    }
+    // Whoever led last has the log.
+    let last = if entry.led_here { Some(me) } else { gone };
+    if let Some(last) = last
+        && let Some(at) = candidates.iter().position(|voter| *voter == last)
+    {
+        candidates[..=at].rotate_right(1);
+    }
+    let turn = entry.turns as usize % candidates.len().max(1);
+    if candidates.get(turn) == Some(&me) {
+        group.stand_for_election(liveness).await;
+    }
+    false
+}
+
+/// Offers a leadership that was given up. Returns whether there is nothing to offer any more.
+async fn offer(liveness: &Liveness, group: &Group, entry: GivenUp) -> bool {
+    if group.has_moved_beyond(entry.term) {
+        return true;
+    }
+    let voters = group.membership().voters;
+    let mut others = group.voters_by_preference(&voters);
+    others.retain(|voter| *voter != liveness.me && liveness.is_alive(*voter));
+    if entry.offers >= OFFERS_EACH * voters.len() as u32 && group.offline_cause().is_some() {
+        // Nothing is heard here of how it went.
+        return true;
+    }
+    let turn = entry.offers as usize % others.len().max(1);
+    let Some(to) = others.get(turn) else {
+        return false;
+    };
+    let accepted = group.offer_leadership(*to, entry.term).await;
+    // Who is not a voter any more does not hear of the election.
+    if accepted && !voters.contains(&liveness.me) {
+        group.cease_to_lead(entry.term).await;
+        return true;
+    }
+    false
+}
+
+/// Has the lease confirmed by those voters that have not done so in their session. Returns whether
+/// there are none.
+async fn confirm(liveness: &Liveness, group: &Group) -> bool {
+    if !matches!(group.leadership(), Leadership::Leader { .. }) {
+        return true;
+    }
+    if !group.awaits_confirmation(liveness) {
+        return true;
+    }
+    // A group that has stopped needs no lease.
+    group.raft().trigger().heartbeat().await.is_err()
+}
+
+impl Liveness {
+    /// Whether this replica may vote or stand against the leader that it follows, as far as its
+    /// promises go. Waits for a promise that is about to run out, but not for one that is prolonged
+    /// meanwhile. Nothing is promised to the leader's node while the answer is held.
+    pub(crate) async fn may_act(
+        &self,
+        group: &Group,
+        leader: NodeId,
+        term: u64,
+    ) -> Option<Option<Acting<'_>>> {
+        if group.is_given_up(term) {
+            return Some(None);
+        }
+        let until = match self.act_against(leader) {
+            Ok(acting) => return Some(Some(acting)),
+            Err(until) => until,
+        };
+        let query = LeadershipQuery {
+            group: group.key(),
+            term,
+        };
+        let reply = self.transport.leadership(self.me, leader, query);
+        if let Ok(Ok(reply)) = tokio::time::timeout_at(until, reply).await {
+            if reply.given_up {
+                group.learn_given_up(term);
+                return Some(None);
+            }
+            return None;
+        }
+        tokio::time::sleep_until(until).await;
+        self.act_against(leader).ok().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_short_at_first_and_bounded_in_the_end() {
+        assert_eq!(turn_pause(1), TURN);
+        assert_eq!(turn_pause(8), TURN);
+        assert!((1..200).all(|turn| turn_pause(turn) <= turn_pause(turn + 1)));
+        assert_eq!(turn_pause(200), TURN_MAX);
+    }
+}
