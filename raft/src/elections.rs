@@ -27,9 +27,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::group::Group;
+use crate::lease::Known;
 use crate::liveness::{Acting, LeadershipQuery, Liveness};
 use crate::node::RaftNode;
 use crate::observer::Leadership;
+use crate::shared::Shared;
 use crate::types::GroupKey;
 
 /// Between the turns of two candidates.
@@ -67,6 +69,8 @@ struct Unsettled {
     stale: Option<LeaderEpoch>,
     /// This node led last, and so most likely has the whole log.
     led_here: bool,
+    /// The leader is known from before this process started, and is to be asked whether it leads.
+    asks_leader: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -120,6 +124,7 @@ impl Agenda {
                         turns: 0,
                         stale: None,
                         led_here: false,
+                        asks_leader: false,
                     },
                 );
             }
@@ -131,16 +136,16 @@ impl Agenda {
     /// A group has been opened. `led_here` says that this node was its leader when last heard of,
     /// `is_new` that it has never had one.
     pub(crate) fn opened(&self, group: &Group, liveness: &Liveness, led_here: bool, is_new: bool) {
-        let leads_elsewhere = match group.leadership() {
-            Leadership::Leader { .. } => true,
-            Leadership::Follower { leader, .. } => leader.is_some_and(|it| liveness.is_alive(it)),
-            Leadership::Unknown => false,
+        let (wait, asks_leader) = match group.leadership() {
+            Leadership::Leader { .. } => return,
+            Leadership::Follower {
+                leader: Some(leader),
+                ..
+            } if liveness.is_alive(leader) => (TURN, true),
+            // The preferred leader of a new group stands at once, without the agenda.
+            _ if is_new => (TURN, false),
+            _ => (Duration::ZERO, false),
         };
-        if leads_elsewhere {
-            return;
-        }
-        // The preferred leader of a new group stands at once, without the agenda.
-        let wait = if is_new { TURN } else { Duration::ZERO };
         self.lists.lock().unsettled.insert(
             group.key(),
             Unsettled {
@@ -148,6 +153,7 @@ impl Agenda {
                 turns: 0,
                 stale: None,
                 led_here,
+                asks_leader,
             },
         );
         self.wake.notify_one();
@@ -163,6 +169,20 @@ impl Agenda {
                 term,
             },
         );
+        self.wake.notify_one();
+    }
+
+    /// The leader that this replica follows has said that it leads no more. Whoever it asked to
+    /// take over is given a turn's time.
+    pub(crate) fn leader_gave_up(&self, key: GroupKey) {
+        let due = Instant::now() + TURN;
+        self.lists.lock().unsettled.entry(key).or_insert(Unsettled {
+            due,
+            turns: 0,
+            stale: None,
+            led_here: false,
+            asks_leader: false,
+        });
         self.wake.notify_one();
     }
 
@@ -189,6 +209,7 @@ impl Agenda {
                     turns: 0,
                     stale,
                     led_here: false,
+                    asks_leader: false,
                 },
             );
         }
@@ -332,8 +353,16 @@ async fn settle(liveness: &Liveness, group: &Group, entry: Unsettled) -> bool {
             leader: Some(leader),
             epoch,
         } => {
-            if entry.stale != Some(epoch) && liveness.is_alive(leader) {
-                return true;
+            let leads = entry.stale != Some(epoch) && !group.follows_nobody();
+            if leads && liveness.is_alive(leader) {
+                if !entry.asks_leader {
+                    return true;
+                }
+                match liveness.ask_leader(&group.shared, leader).await {
+                    Some(true) => {}
+                    Some(false) => return true,
+                    None => return false,
+                }
             }
             Some(leader)
         }
@@ -408,31 +437,48 @@ impl Liveness {
     /// meanwhile. Nothing is promised to the leader's node while the answer is held.
     pub(crate) async fn may_act(
         &self,
-        group: &Group,
+        group: &Shared,
         leader: NodeId,
         term: u64,
     ) -> Option<Option<Acting<'_>>> {
-        if group.is_given_up(term) {
+        if group.lease.is_given_up(term) {
             return Some(None);
         }
         let until = match self.act_against(leader) {
             Ok(acting) => return Some(Some(acting)),
             Err(until) => until,
         };
+        let reply = self.ask(group, leader, term);
+        if let Ok(Some(given_up)) = tokio::time::timeout_at(until, reply).await {
+            return given_up.then_some(None);
+        }
+        tokio::time::sleep_until(until).await;
+        self.act_against(leader).ok().map(Some)
+    }
+
+    /// Asks the leader that a replica follows whether it has given up. `None` if it does not
+    /// answer.
+    async fn ask_leader(&self, group: &Shared, leader: NodeId) -> Option<bool> {
+        let Known::Follows(term, _) = group.known() else {
+            return None;
+        };
+        let reply = self.ask(group, leader, term);
+        tokio::time::timeout(self.detection.lease, reply)
+            .await
+            .ok()?
+    }
+
+    async fn ask(&self, group: &Shared, leader: NodeId, term: u64) -> Option<bool> {
         let query = LeadershipQuery {
             group: group.key(),
             term,
         };
-        let reply = self.transport.leadership(self.me, leader, query);
-        if let Ok(Ok(reply)) = tokio::time::timeout_at(until, reply).await {
-            if reply.given_up {
-                group.learn_given_up(term);
-                return Some(None);
-            }
-            return None;
+        let reply = self.transport.leadership(self.me, leader, query).await;
+        let given_up = reply.ok()?.given_up;
+        if given_up {
+            group.learn_given_up(term);
         }
-        tokio::time::sleep_until(until).await;
-        self.act_against(leader).ok().map(Some)
+        Some(given_up)
     }
 }
 

@@ -163,9 +163,9 @@ impl Group {
         self.shared.lease.is_given_up(term)
     }
 
-    /// The leader of that term has said that it has given up.
-    pub(crate) fn learn_given_up(&self, term: u64) {
-        self.shared.lease.give_up(term);
+    /// Whether the leader that this replica has followed is known to have given up.
+    pub(crate) fn follows_nobody(&self) -> bool {
+        matches!(self.shared.known(), Known::Follows(term, _) if self.is_given_up(term))
     }
 
     /// Whether somebody has been elected, or stood for election, after that term.
@@ -203,7 +203,7 @@ impl Group {
         };
         let _acting = match followed {
             Some((term, leader)) => {
-                let Some(acting) = liveness.may_act(self, leader, term).await else {
+                let Some(acting) = liveness.may_act(&self.shared, leader, term).await else {
                     return;
                 };
                 self.lift_lease(term, leader).await;
@@ -239,7 +239,7 @@ impl Group {
                 Known::Leads(term) => request.leadership_transfer = self.is_given_up(term),
                 Known::Follows(term, leader) => {
                     if leader != candidate {
-                        match liveness.may_act(self, leader, term).await {
+                        match liveness.may_act(&self.shared, leader, term).await {
                             Some(acting) => _acting = acting,
                             None => return Some(self.refuse_vote()),
                         }
@@ -266,7 +266,7 @@ impl Group {
     pub(crate) async fn answer_transfer(&self, request: TransferRequest) -> Option<TransferReply> {
         let from = *request.from_leader();
         if from.committed {
-            self.learn_given_up(from.leader_id.term);
+            self.shared.learn_given_up(from.leader_id.term);
         }
         self.raft().handle_transfer_leader(request).await.ok()
     }

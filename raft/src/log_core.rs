@@ -144,6 +144,7 @@ impl Core {
         map: EntryMap,
         applied: Option<LogId>,
     ) -> CoreHandle {
+        shared.set_first_index(map.first_index());
         Arc::new(Self {
             reader: log.reader(),
             shared,
@@ -290,7 +291,11 @@ impl Core {
                     .then(|| state.purge(last, log_start, now))
             };
             match result {
-                Some(result) => return self.guarded(result),
+                Some(result) => {
+                    self.shared
+                        .set_first_index(RaftIndex::new(last.index()).next());
+                    return self.guarded(result);
+                }
                 None => installed.await,
             }
         }
@@ -304,6 +309,8 @@ impl Core {
         drop(given_up);
         let target = self.flush_target();
         self.flush(target).await?;
+        let first = self.state.lock().map.first_index();
+        self.shared.set_first_index(first);
         self.raise_log_start(snapshot.log_start.max(snapshot.start_offset));
         self.raise_high_watermark(snapshot.start_offset);
         self.installed.notify_waiters();

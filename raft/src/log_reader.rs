@@ -234,22 +234,9 @@ impl RaftLogReader<TypeConfig> for EntryReader {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        let r = self
-            .read(RaftIndex::new(start), RaftIndex::new(end))
+        self.read(RaftIndex::new(start), RaftIndex::new(end))
             .await
-            .map_err(io::Error::other);
-        if std::env::var("DBG").is_ok() && r.as_ref().is_ok_and(|e| e.is_empty()) {
-            eprintln!(
-                "EMPTY {start}..{end} {:?} {:?}",
-                self.core
-                    .plan(RaftIndex::new(start), RaftIndex::new(end))
-                    .map(|(g, p)| (g, p.len(), self.core.generation())),
-                self.cursor
-                    .as_ref()
-                    .map(|c| (c.generation, c.index, c.offset))
-            );
-        }
-        r
+            .map_err(io::Error::other)
     }
 
     async fn get_key_log_ids(&mut self, range: RangeInclusive<LogId>) -> io::Result<Vec<LogId>> {

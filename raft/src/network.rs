@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -213,9 +214,14 @@ impl NetStreamAppend<TypeConfig> for Client {
             std::pin::Pin::new(&mut input).peek().await;
             let unanswered = Arc::new(Unanswered::default());
             let sent = unanswered.clone();
+            let log = shared.clone();
             let input = input.inspect(move |request: &AppendRequest| {
-                let term = request.vote.leader_id.term;
-                sent.0.lock().push_back((term, Instant::now()));
+                let next = request.prev_log_id.as_ref().map_or(0, |id| id.index() + 1);
+                sent.requests.lock().push_back(Sent {
+                    term: request.vote.leader_id.term,
+                    at: Instant::now(),
+                    finds_gap: request.entries.is_empty() && next < log.first_index().get(),
+                });
             });
             let answers = network
                 .append_stream(link, input.boxed())
@@ -227,11 +233,45 @@ impl NetStreamAppend<TypeConfig> for Client {
     }
 }
 
-/// Term and time of sending of the requests of a stream that have no answer yet. openraft's own
-/// account of this is not exact enough to rest a lease on: of several requests that end at one
-/// entry it takes the answer to the first for an answer to all.
+/// A request of a stream.
+struct Sent {
+    term: u64,
+    at: Instant,
+    /// It carries nothing, and what would come next has been dropped from the log.
+    finds_gap: bool,
+}
+
+/// The requests of a stream that have no answer yet. openraft's own account of this is not exact
+/// enough to rest a lease on: of several requests that end at one entry it takes the answer to the
+/// first for an answer to all.
 #[derive(Default)]
-struct Unanswered(Mutex<VecDeque<(u64, Instant)>>);
+struct Unanswered {
+    requests: Mutex<VecDeque<Sent>>,
+    /// Requests in a row that found a gap.
+    gaps: AtomicUsize,
+}
+
+/// After so many requests that found a gap a stream is given up.
+const GAPS_MAX: usize = 3;
+
+impl Unanswered {
+    /// Takes the answer to the oldest request. Returns whether the stream leads nowhere: what it
+    /// was to send has been dropped while it was sending, and openraft would go on asking for it
+    /// without end. On an error it looks anew at where the other replica is.
+    fn answered(&self, answer: &AppendResult, by: NodeId, shared: &Shared) -> bool {
+        let Some(sent) = self.requests.lock().pop_front() else {
+            return false;
+        };
+        if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
+            shared.lease.confirm(by, sent.term, sent.at);
+        }
+        if !sent.finds_gap {
+            self.gaps.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.gaps.fetch_add(1, Ordering::Relaxed) + 1 >= GAPS_MAX
+    }
+}
 
 /// Ends the stream with an error once a request has gone without an answer for `limit`. Without
 /// requests there is nothing to wait for: an idle group costs nothing.
@@ -258,17 +298,15 @@ fn answers_in_time(
                 return match answer {
                     Ok(None) => None,
                     Ok(Some(Ok(answer))) => {
-                        let request = unanswered.0.lock().pop_front();
-                        let follows = !matches!(answer, Err(StreamAppendError::HigherVote(_)));
-                        if let (Some((term, sent)), true) = (request, follows) {
-                            shared.lease.confirm(link.to, term, sent);
+                        if unanswered.answered(&answer, link.to, &shared) {
+                            return Some((Err(unreachable_peer(link.to)), None));
                         }
                         Some((Ok(answer), Some((answers, verdicts))))
                     }
                     Ok(Some(Err(error))) => {
                         Some((Err(RPCError::Unreachable(Unreachable::new(&error))), None))
                     }
-                    Err(_) if unanswered.0.lock().is_empty() => continue,
+                    Err(_) if unanswered.requests.lock().is_empty() => continue,
                     Err(_) => Some((Err(unreachable_peer(link.to)), None)),
                 };
             }
@@ -302,8 +340,7 @@ impl NetVote<TypeConfig> for Client {
     }
 
     async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> RpcResult<VoteReply> {
-        if !self.shared.may_ask_for_votes() {
-            // openraft's own clock asks, and this node has promised not to.
+        if !self.shared.may_ask_for_votes().await {
             let error = NetworkError::Promised;
             return Err(RPCError::Unreachable(Unreachable::new(&error)));
         }

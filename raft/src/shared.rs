@@ -19,7 +19,7 @@ use crate::error::ProposeError;
 use crate::lease::{Known, LeaseState};
 use crate::liveness::{Liveness, PeerState};
 use crate::observer::{GroupObserver, Leadership};
-use crate::types::{GroupKey, Membership, Vote, epoch_of, node_id};
+use crate::types::{GroupKey, Membership, RaftIndex, Vote, epoch_of, node_id};
 
 /// Whether proposals are taken.
 #[derive(Debug, Default)]
@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     high_watermark: AtomicI64,
     /// Tells where the log ends.
     log_end: OnceLock<LogReader>,
+    /// Index of the first entry that has not been dropped.
+    first_index: AtomicU64,
     offline: OnceLock<Arc<str>>,
     closed: AtomicBool,
 }
@@ -82,6 +84,7 @@ impl Shared {
             log_start: AtomicI64::new(0),
             last_stable: AtomicI64::new(0),
             high_watermark: AtomicI64::new(0),
+            first_index: AtomicU64::new(0),
             offline: OnceLock::new(),
             closed: AtomicBool::new(false),
         })
@@ -225,12 +228,22 @@ impl Shared {
         !leads || self.lease.is_given_up(term)
     }
 
-    /// Whether this replica may ask for votes in advance, as far as its promises go.
-    pub(crate) fn may_ask_for_votes(&self) -> bool {
+    /// The leader of that term has said that it has given up.
+    pub(crate) fn learn_given_up(&self, term: u64) {
+        self.lease.give_up(term);
+        let follows = matches!(self.known(), Known::Follows(known, _) if known == term);
+        if let (true, Some(liveness)) = (follows, &self.liveness) {
+            liveness.agenda.leader_gave_up(self.key);
+        }
+    }
+
+    /// Whether this replica may ask for votes in advance, as far as its promises go. openraft's
+    /// clock asks when nothing has been heard from the leader for long, though its node answers.
+    pub(crate) async fn may_ask_for_votes(&self) -> bool {
         let (Some(liveness), Known::Follows(term, leader)) = (&self.liveness, self.known()) else {
             return true;
         };
-        self.lease.is_given_up(term) || liveness.act_against(leader).is_ok()
+        liveness.may_act(self, leader, term).await.is_some()
     }
 
     /// Follows which nodes answer, if there is a failure detector.
@@ -261,6 +274,14 @@ impl Shared {
                 epoch: epoch_of(term),
             });
         }
+    }
+
+    pub(crate) fn set_first_index(&self, first: RaftIndex) {
+        self.first_index.store(first.get(), Ordering::Release);
+    }
+
+    pub(crate) fn first_index(&self) -> RaftIndex {
+        RaftIndex::new(self.first_index.load(Ordering::Acquire))
     }
 
     /// The members of the group have changed.
