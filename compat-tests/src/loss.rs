@@ -23,6 +23,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::batches::{BatchSpec, RecordSpec};
+use crate::requests::wait_until_all_answer;
 use crate::wire::{Wire, WireError, text};
 
 const PRODUCE_VERSION: i16 = 9;
@@ -269,6 +270,8 @@ impl Producer {
 /// Reads every partition of a topic from its start to its end.
 pub fn read_back(address: SocketAddr, topic: &str, partitions: i32) -> Result<ReadBack> {
     let mut wire = Wire::connect(address)?;
+    // What is read may come from a node that does not lead yet; what is written next may not.
+    wait_until_all_answer(&mut wire, topic, partitions)?;
     (0..partitions)
         .map(|partition| {
             let records = read_partition(&mut wire, topic, partition)

@@ -9,6 +9,7 @@ use compat_tests::requests::{
     EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Topic, batches_of,
     create_topic, delete_topic, fetch, fetch_request, first_partition, list_offset,
     list_offsets_request, produce_ok, read_to_end, records_of, until_not_retriable,
+    wait_until_all_answer,
 };
 use compat_tests::server::Server;
 use compat_tests::wire::Wire;
@@ -162,7 +163,7 @@ fn deleted_records_are_found_by_no_timestamp_and_read_by_nobody() -> Result<()> 
         // It is as true after a restart.
         server.restart()?;
         wire = server.connect()?;
-        until_not_retriable(|| fetch(&mut wire, &topic, 0, 55), |data| data.error_code)?;
+        wait_until_all_answer(&mut wire, &topic.name, 1)?;
     }
     Ok(())
 }
@@ -354,7 +355,7 @@ fn leader_epochs_of_before_and_after_restarts_have_their_ends() -> Result<()> {
     let mut ends: Vec<(i32, i64)> = Vec::new();
     for round in 1..=3 {
         let mut wire = broker.connect()?;
-        until_not_retriable(|| fetch(&mut wire, &topic, 0, 0), |data| data.error_code)?;
+        wait_until_all_answer(&mut wire, &topic.name, 1)?;
         produce_ok(&mut wire, &topic, 0, BatchSpec::small(5, NOW).build()?)?;
         let latest = list_offset(&mut wire, &topic, 0, LATEST)?;
         assert_eq!(latest.offset, round * 5);
@@ -363,7 +364,7 @@ fn leader_epochs_of_before_and_after_restarts_have_their_ends() -> Result<()> {
         broker.start_again()?;
     }
     let mut wire = broker.connect()?;
-    until_not_retriable(|| fetch(&mut wire, &topic, 0, 0), |data| data.error_code)?;
+    wait_until_all_answer(&mut wire, &topic.name, 1)?;
     let epochs: Vec<i32> = ends.iter().map(|(epoch, _)| *epoch).collect();
     ensure!(
         epochs.windows(2).all(|pair| pair[0] < pair[1]),

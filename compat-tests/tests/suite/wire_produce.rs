@@ -9,7 +9,7 @@ use compat_tests::broker::Broker;
 use compat_tests::groups::{Member, committed};
 use compat_tests::requests::{
     Topic, batches_of, create_topic, fetch, init_producer_id, produce, produce_ok, produce_request,
-    read_to_end, until_not_retriable,
+    read_to_end, until_not_retriable, wait_until_all_answer,
 };
 use compat_tests::server::{Server, kafka_instead};
 use compat_tests::wire::Wire;
@@ -293,7 +293,7 @@ fn five_batches_are_remembered_over_restarts() -> Result<()> {
     let mut last = 0;
     for round in 0..4 {
         let mut wire = broker.connect()?;
-        until_not_retriable(|| fetch(&mut wire, &topic, 0, 0), |data| data.error_code)?;
+        wait_until_all_answer(&mut wire, &topic.name, 1)?;
         if round > 0 {
             // All five last batches again: each at its first offset.
             for back in 0..5 {
@@ -384,7 +384,7 @@ fn a_producer_whose_records_were_all_deleted_goes_on() -> Result<()> {
     assert_eq!(sequence(&mut wire, &topic, producer, 3, 2)?, (0, 3));
     server.restart()?;
     let mut wire = server.connect()?;
-    until_not_retriable(|| fetch(&mut wire, &topic, 0, 3), |data| data.error_code)?;
+    wait_until_all_answer(&mut wire, &topic.name, 1)?;
     assert_eq!(sequence(&mut wire, &topic, producer, 5, 2)?, (0, 5));
     Ok(())
 }
