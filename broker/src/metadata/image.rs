@@ -6,7 +6,7 @@
 //! Invariants: the partitions of a topic are `0..n` without a gap; a name has at most one topic;
 //! the configuration of a topic is gone with the topic.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use odradek_protocol::codec::Uuid;
@@ -223,6 +223,10 @@ pub enum ImageError {
     UnknownResource(i8),
 }
 
+/// Deleted topics that are remembered: more than are deleted while a broker is down, and little
+/// enough to be carried along.
+const MAX_DELETED: usize = 1 << 14;
+
 /// The cluster's metadata after the records below [`MetadataImage::next_offset`].
 #[derive(Debug, Clone)]
 pub struct MetadataImage {
@@ -234,6 +238,8 @@ pub struct MetadataImage {
     features: Arc<BTreeMap<String, i16>>,
     next_producer_id: ProducerId,
     cluster: Option<Arc<ClusterRecord>>,
+    /// Topics that are gone, the last ones.
+    deleted: Arc<VecDeque<TopicId>>,
     no_config: Arc<ConfigMap>,
 }
 
@@ -248,12 +254,20 @@ impl Default for MetadataImage {
             features: Arc::default(),
             next_producer_id: ProducerId::new(0),
             cluster: None,
+            deleted: Arc::default(),
             no_config: Arc::default(),
         }
     }
 }
 
 impl MetadataImage {
+    /// Whether the log says that the topic of this id was there and was deleted. No id is given
+    /// twice, so what is left of it belongs to nobody. Of topics deleted long ago it is not known
+    /// any more.
+    pub fn has_deleted(&self, topic_id: TopicId) -> bool {
+        self.deleted.contains(&topic_id)
+    }
+
     /// Offset of the first record that is not in the image.
     pub fn next_offset(&self) -> Offset {
         self.next_offset
@@ -386,6 +400,11 @@ impl MetadataImage {
                 if self.configs.contains_key(&resource) {
                     Arc::make_mut(&mut self.configs).remove(&resource);
                 }
+                let deleted = Arc::make_mut(&mut self.deleted);
+                if deleted.len() >= MAX_DELETED {
+                    deleted.pop_front();
+                }
+                deleted.push_back(*topic_id);
             }
             MetadataRecord::Config(record) => self.configure(record)?,
             MetadataRecord::FeatureLevel(record) => {
@@ -614,6 +633,7 @@ mod tests {
             .expect("applies");
         assert!(image.topic("a").is_none());
         assert!(image.topic_by_id(id(1)).is_none());
+        assert!(image.has_deleted(id(1)) && !image.has_deleted(id(3)));
         assert!(image.config(&ConfigResource::topic("a")).is_empty());
         image
             .apply(&[topic("a", 3)], Offset::new(5))

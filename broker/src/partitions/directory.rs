@@ -3,8 +3,9 @@
 //!
 //! Invariant: the file `partition.metadata` is durable before the first batch of the partition is
 //! written, so that a directory with data always says which topic (by id, not only by name) the
-//! data belongs to. A directory of another topic id is *stray*: it is renamed out of the way and
-//! kept for the operator, never opened and never deleted by the broker.
+//! data belongs to. A directory of a topic id that the metadata log says was deleted is removed. One of
+//! any other topic id is *stray*: it is renamed out of the way and kept for the operator, never
+//! opened and never deleted by the broker.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,13 +13,12 @@ use std::path::Path;
 
 use odradek_protocol::ids::{PartitionIndex, TopicId};
 use odradek_storage::disk::Disk;
+use odradek_storage::file_names::{deleted_dir_name, is_deleted_dir};
 
 /// Name of the file that says which topic a directory belongs to.
 const METADATA_FILE: &str = "partition.metadata";
 /// More than any version of that file has been.
 const METADATA_FILE_LIMIT: usize = 4096;
-/// Ending of a directory whose removal has begun.
-const DELETED: &str = "-delete";
 /// Ending of a directory that was set aside.
 const STRAY: &str = "-stray";
 
@@ -34,14 +34,19 @@ pub enum DirectoryKind {
     },
     /// The rest of a deletion that was cut short.
     Deleted,
-    /// Set aside earlier, or nothing of ours.
+    /// Set aside earlier.
+    Stray,
+    /// Nothing of ours.
     Other,
 }
 
 /// Reads a directory's name.
 pub fn kind_of(name: &str) -> DirectoryKind {
-    if name.ends_with(DELETED) {
+    if is_deleted_dir(name) {
         return DirectoryKind::Deleted;
+    }
+    if name.ends_with(STRAY) {
+        return DirectoryKind::Stray;
     }
     let Some((topic, index)) = name.rsplit_once('-') else {
         return DirectoryKind::Other;
@@ -59,6 +64,12 @@ pub fn kind_of(name: &str) -> DirectoryKind {
 /// Name of a partition's directory.
 pub fn name_of(topic: &str, partition: PartitionIndex) -> String {
     format!("{topic}-{partition}")
+}
+
+/// Name that a directory gets before it is removed: whatever is left of it if the removal is cut
+/// short is known for what it is, and is never taken for the data of a topic made again.
+pub fn doomed_name(name: &str, topic_id: TopicId) -> String {
+    deleted_dir_name(name, u128::from_be_bytes(topic_id.to_bytes()))
 }
 
 /// Name that a directory gets when it is set aside. A long topic name is cut so that it fits into
@@ -151,14 +162,18 @@ mod tests {
             kind_of("__cluster_metadata-0"),
             partition("__cluster_metadata", 0)
         );
-        assert_eq!(kind_of("orders-0.00ff-delete"), DirectoryKind::Deleted);
+        let doomed = doomed_name("orders-0", TopicId::from_bytes([9; 16]));
+        assert_eq!(kind_of(&doomed), DirectoryKind::Deleted);
+        assert_eq!(kind_of("o-0.ff-stray"), DirectoryKind::Stray);
         for other in [
             "orders",
             "-0",
             "orders-",
             "orders-x",
             "orders-+1",
-            "o-0.ff-stray",
+            // Not a name that a removal gives; it may be anybody's.
+            "orders-0.00ff-delete",
+            "photos-delete",
         ] {
             assert_eq!(kind_of(other), DirectoryKind::Other, "{other}");
         }
@@ -169,7 +184,7 @@ mod tests {
         let topic = "t".repeat(249);
         let name = stray_name(&topic, PartitionIndex::new(i32::MAX), TopicId::ZERO);
         assert!(name.len() <= 255);
-        assert_eq!(kind_of(&name), DirectoryKind::Other);
+        assert_eq!(kind_of(&name), DirectoryKind::Stray);
     }
 
     #[test]

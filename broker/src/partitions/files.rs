@@ -120,10 +120,18 @@ fn tidy(
         nameless,
         stray,
         leftover,
+        doomed,
     } = inventory(scan(disk, log_dir)?, image, node, CLUSTER_METADATA);
     for path in leftover {
         tracing::info!(path = %path.display(), "finishing a removal that was cut short");
         disk.remove_dir_all(&path)?;
+    }
+    for (path, name, topic_id) in doomed {
+        let goal = log_dir.join(directory::doomed_name(&name, topic_id));
+        tracing::info!(path = %path.display(), %topic_id, "removing what is left of a deleted topic");
+        disk.rename(&path, &goal)?;
+        disk.sync_dir(log_dir)?;
+        disk.remove_dir_all(&goal)?;
     }
     for (topic_id, partition, path) in nameless {
         tracing::warn!(
@@ -156,11 +164,9 @@ fn scan(disk: &dyn Disk, log_dir: &Path) -> anyhow::Result<Vec<FoundDirectory>> 
     let mut found = Vec::new();
     for entry in entries.into_iter().filter(|entry| entry.is_dir) {
         let path = log_dir.join(&entry.name);
-        let is_partition = matches!(
-            directory::kind_of(&entry.name),
-            DirectoryKind::Partition { .. }
-        );
-        let topic_id = if is_partition {
+        let kind = directory::kind_of(&entry.name);
+        let is_partition = matches!(kind, DirectoryKind::Partition { .. });
+        let topic_id = if is_partition || kind == DirectoryKind::Stray {
             directory::read_topic_id(disk, &path)?
         } else {
             None
@@ -179,4 +185,102 @@ fn scan(disk: &dyn Disk, log_dir: &Path) -> anyhow::Result<Vec<FoundDirectory>> 
         });
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use odradek_protocol::ids::Offset;
+    use odradek_storage::SimDisk;
+    use odradek_storage::disk::OpenMode;
+
+    use super::*;
+    use crate::metadata::records::MetadataRecord;
+    use crate::partitions::fixture::{topic_id, topic_records};
+
+    const LOG_DIR: &str = "d";
+
+    /// Topic 1 was deleted and made again as topic 2; topic 3 is there; of topic 4 nobody knows.
+    fn image() -> MetadataImage {
+        let mut records = topic_records("orders", 1, 1);
+        records.push(MetadataRecord::RemoveTopic(topic_id(1)));
+        records.extend(topic_records("orders", 2, 1));
+        records.extend(topic_records("kept", 3, 1));
+        let mut image = MetadataImage::default();
+        image.apply(&records, Offset::new(9)).expect("applies");
+        image
+    }
+
+    fn put(disk: &SimDisk, name: &str, topic: u8) {
+        let dir = Path::new(LOG_DIR).join(name);
+        directory::create(disk, &dir, topic_id(topic)).expect("made");
+        let log = disk
+            .open(&dir.join("00000000000000000000.log"), OpenMode::Create)
+            .expect("made");
+        log.write_at(&[topic], 0).expect("written");
+        log.sync_data().expect("synced");
+        disk.sync_dir(&dir).expect("synced");
+    }
+
+    /// A log directory as a broker leaves it that dies while topic 1 is being deleted.
+    fn disk() -> SimDisk {
+        let disk = SimDisk::new();
+        disk.create_dir_all(Path::new(LOG_DIR)).expect("made");
+        put(&disk, "orders-0", 1);
+        put(&disk, "kept-0", 3);
+        put(&disk, "gone-0", 4);
+        put(&disk, "orders-1.01010101010101010101010101010101-stray", 1);
+        disk.sync_dir(Path::new(LOG_DIR)).expect("synced");
+        disk.sync_dir(Path::new("")).expect("synced");
+        disk
+    }
+
+    /// The topic whose data stands in each directory.
+    fn found(disk: &SimDisk) -> Vec<(String, Option<u8>)> {
+        let entries = disk.list(Path::new(LOG_DIR)).expect("listed");
+        let read = |name: &str| {
+            let log = Path::new(LOG_DIR)
+                .join(name)
+                .join("00000000000000000000.log");
+            disk.read_file(&log, 10).ok()?.first().copied()
+        };
+        entries
+            .into_iter()
+            .map(|entry| (entry.name.clone(), read(&entry.name)))
+            .collect()
+    }
+
+    /// Whatever step a start dies at while it removes what a deletion has left: the next one ends
+    /// the removal, takes nothing else away, and takes nothing for the topic made again.
+    #[test]
+    fn what_a_deletion_has_left_goes_and_nothing_else_does_whatever_step_a_start_dies_at() {
+        let (image, node) = (image(), NodeId::new(1));
+        let whole = disk();
+        let before = whole.steps();
+        tidy(&whole, Path::new(LOG_DIR), &image, node).expect("tidied");
+        let steps = whole.steps() - before;
+        assert!(steps >= 5, "{steps}");
+        for step in 1..=steps {
+            for seed in 0..20 {
+                let disk = disk();
+                disk.stop_at(before + step);
+                let _ = tidy(&disk, Path::new(LOG_DIR), &image, node);
+                disk.power_cut(seed);
+                let known = tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
+                let what = format!("step {step}, seed {seed}");
+                assert_eq!(
+                    found(&disk),
+                    [
+                        (
+                            directory::stray_name("gone", PartitionIndex::new(0), topic_id(4)),
+                            Some(4)
+                        ),
+                        ("kept-0".to_owned(), Some(3)),
+                    ],
+                    "{what}"
+                );
+                let known: Vec<_> = known.into_keys().map(|(id, _)| id).collect();
+                assert_eq!(known, [topic_id(3)], "{what}");
+            }
+        }
+    }
 }

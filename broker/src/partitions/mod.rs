@@ -31,8 +31,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TopicId};
-use odradek_raft::{GroupKey, GroupObserver, GroupSpec, RaftNode};
+use odradek_raft::{Group, GroupKey, GroupObserver, GroupSpec, RaftNode};
 use odradek_storage::disk::{Disk, is_out_of_descriptors};
 use tokio::sync::{Mutex, watch};
 
@@ -55,6 +56,8 @@ const HANDLED_AT_ONCE: usize = 64;
 const OPEN_ATTEMPTS: u32 = 100;
 /// Pause between two attempts, in which others close what they do not use.
 const OPEN_RETRY: Duration = Duration::from_millis(100);
+/// How long a start waits for groups of one voter to elect it.
+const ELECTIONS_LIMIT: Duration = Duration::from_secs(60);
 /// How often the start says how far it has come.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(2);
 
@@ -174,6 +177,47 @@ impl PartitionManager {
         let mut reconciled = self.reconciled.subscribe();
         // The sender lives as long as this manager.
         let _ = reconciled.wait_for(|done| *done >= offset).await;
+    }
+
+    /// Waits until every group whose only voter is this node has elected it, so that whoever comes
+    /// right after the start finds its partitions led. Gives up after a while: the log says of a
+    /// group what keeps it, and the others can be served.
+    pub async fn wait_until_lone_groups_lead(&self) {
+        let node = self.options.node_id;
+        let is_alone = |group: &Arc<Group>| group.membership().voters.iter().eq([&node]);
+        let groups: Vec<_> = self
+            .options
+            .raft
+            .groups()
+            .into_iter()
+            .filter(is_alone)
+            .collect();
+        let total = groups.len();
+        let mut electing: FuturesUnordered<_> = groups
+            .iter()
+            .map(|group| group.wait_until_ready())
+            .collect();
+        let deadline = tokio::time::Instant::now() + ELECTIONS_LIMIT;
+        let mut report = tokio::time::interval(PROGRESS_PERIOD);
+        report.reset();
+        loop {
+            tokio::select! {
+                one = electing.next() => match one {
+                    // One that has stopped has said why.
+                    Some(Ok(_) | Err(_)) => {}
+                    None => return,
+                },
+                _ = report.tick() => {
+                    let elected = total - electing.len();
+                    tracing::info!(elected, total, "electing leaders");
+                }
+                () = tokio::time::sleep_until(deadline) => {
+                    let left = electing.len();
+                    tracing::warn!(left, total, "not every group has elected a leader yet");
+                    return;
+                }
+            }
+        }
     }
 
     /// Makes this broker hold what `image` says. Older images than the last are ignored. The first

@@ -137,6 +137,9 @@ pub(super) struct Inventory {
     /// Directories to be removed: deletions that were cut short, and ones that were made for a
     /// partition whose `partition.metadata` was never written.
     pub(super) leftover: Vec<PathBuf>,
+    /// Directories of topics that the metadata says were deleted, with the name of the directory: to
+    /// be removed, too, but whole.
+    pub(super) doomed: Vec<(PathBuf, String, TopicId)>,
 }
 
 /// Sorts the directories by what the metadata knows of them. `internal` names the topic whose
@@ -156,6 +159,12 @@ pub(super) fn inventory(
         let (topic, partition) = match kind_of(&directory.name) {
             DirectoryKind::Deleted => {
                 inventory.leftover.push(directory.path);
+                continue;
+            }
+            DirectoryKind::Stray => {
+                if let Some(id) = directory.topic_id.filter(|id| image.has_deleted(*id)) {
+                    inventory.doomed.push((directory.path, directory.name, id));
+                }
                 continue;
             }
             DirectoryKind::Other => continue,
@@ -186,6 +195,10 @@ pub(super) fn inventory(
             inventory
                 .known
                 .insert((topic_id, partition), directory.path);
+        } else if image.has_deleted(topic_id) {
+            // The process died after the topic was gone and before its directory was renamed.
+            let (path, name) = (directory.path, directory.name);
+            inventory.doomed.push((path, name, topic_id));
         } else {
             inventory
                 .stray
@@ -199,6 +212,7 @@ pub(super) fn inventory(
 mod tests {
     use odradek_protocol::ids::Offset;
 
+    use super::super::directory::doomed_name;
     use super::*;
     use crate::metadata::records::{MetadataRecord, PartitionRecord, TopicRecord};
 
@@ -324,6 +338,9 @@ mod tests {
             topic_id,
             has_data,
         };
+        let mut known = topic("a", 1, &[&[1], &[1], &[1], &[1], &[2, 3]]);
+        known.extend(topic("deleted", 8, &[&[1]]));
+        known.push(MetadataRecord::RemoveTopic(id(8)));
         let inventory = inventory(
             vec![
                 found("a-0", Some(id(1)), true),
@@ -333,12 +350,15 @@ mod tests {
                 found("a-4", Some(id(1)), true),
                 found("a-9", Some(id(1)), true),
                 found("b-0", Some(id(1)), true),
-                found("a-0.07-delete", None, true),
+                found(&doomed_name("a-0", id(7)), None, true),
+                found("a-5", Some(id(8)), true),
+                found("a-6.08-stray", Some(id(8)), true),
+                found("a-7.08-stray", None, true),
                 found("a-0.07-stray", Some(id(7)), true),
                 found("__cluster_metadata-0", None, true),
                 found("lost+found", None, false),
             ],
-            &image(&topic("a", 1, &[&[1], &[1], &[1], &[1], &[2, 3]])),
+            &image(&known),
             NodeId::new(1),
             "__cluster_metadata",
         );
@@ -354,6 +374,8 @@ mod tests {
             .map(|(path, ..)| path.to_string_lossy().into_owned())
             .collect();
         assert_eq!(stray, ["a-1", "a-4", "a-9", "b-0"]);
+        let doomed = inventory.doomed.iter().map(|(_, name, _)| name.as_str());
+        assert_eq!(doomed.collect::<Vec<_>>(), ["a-5", "a-6.08-stray"]);
         // What lost only the file that says whose it is stays in service.
         assert_eq!(
             inventory.nameless,
@@ -361,7 +383,10 @@ mod tests {
         );
         assert_eq!(
             inventory.leftover,
-            [PathBuf::from("a-3"), PathBuf::from("a-0.07-delete")]
+            [
+                PathBuf::from("a-3"),
+                PathBuf::from(doomed_name("a-0", id(7)))
+            ]
         );
     }
 }

@@ -186,16 +186,26 @@ async fn a_directory_of_an_unknown_topic_id_is_set_aside_at_the_start() {
     fixture.create_topic("orders", 1, 1).await;
     fixture.create_topic("gone", 2, 1).await;
     produce(&fixture, "gone", 0, 3).await;
-    // The metadata forgets the topic while this broker is down.
+    // The metadata says that the topic was deleted while this broker was down; of another that has
+    // a directory here it never knew.
     fixture.raft.shutdown().await.expect("closes");
     let dir = fixture.dir.path().to_path_buf();
+    let disk = odradek_storage::RealDisk;
+    directory::create(&disk, &dir.join("foreign-0"), topic_id(7)).expect("made");
+    std::fs::write(dir.join("foreign-0/00000000000000000000.log"), "x").expect("written");
     std::fs::create_dir(dir.join("half-made-0")).expect("made");
+    std::fs::create_dir(dir.join("photos-delete")).expect("made");
     std::fs::create_dir(dir.join(format!("{CLUSTER_METADATA}-0"))).expect("made");
     let fixture = fixture.restart_without(topic_id(2)).await;
-    let stray = directory::stray_name("gone", PartitionIndex::new(0), topic_id(2));
-    let mut names = directories(&fixture);
-    names.sort();
-    assert_eq!(names, ["__cluster_metadata-0", stray.as_str(), "orders-0"]);
+    let stray = directory::stray_name("foreign", PartitionIndex::new(0), topic_id(7));
+    let names = directories(&fixture);
+    let kept = [
+        "__cluster_metadata-0",
+        stray.as_str(),
+        "orders-0",
+        "photos-delete",
+    ];
+    assert_eq!(names, kept);
     assert!(dir.join(stray).join("00000000000000000000.log").exists());
 }
 
