@@ -197,6 +197,7 @@ impl Broker {
         ));
         let known = metadata.image().next_offset();
         partitions.wait_until_reconciled(known).await;
+        partitions.wait_until_lone_groups_lead().await;
 
         let controllers = node.as_ref().map(|node| Arc::clone(node.controllers()));
         let producer_ids =

@@ -21,6 +21,7 @@ mod wire_limits;
 mod wire_offsets;
 mod wire_produce;
 mod wire_recovery;
+mod wire_start;
 mod wire_topics;
 mod wire_versions;
 mod workspace;
