@@ -49,6 +49,12 @@ pub(crate) fn open(
     };
     disk.create_dir_all(dir)
         .map_err(|error| RaftError::io(format!("make {}", dir.display()), error))?;
+    if !clean_shutdown {
+        // Of a process that failed to sync it, the page cache may hold more than the disk.
+        let journal = dir.join(crate::journal::FILE_NAME);
+        disk.settle_file(&journal)
+            .map_err(|error| RaftError::io(format!("settle {}", journal.display()), error))?;
+    }
     let bootstrap = spec.bootstrap.then(|| bootstrap_membership(&spec.voters));
     let Opened {
         mut journal,

@@ -69,6 +69,7 @@ impl VoteFile {
         flusher: Arc<Flusher>,
     ) -> io::Result<Arc<Self>> {
         let path = data_dir.join(FILE_NAME);
+        disk.settle_file(&path)?;
         let bytes = match disk.read_file(&path, FILE_MAX_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),

@@ -59,6 +59,15 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     /// Makes a directory's entries durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
+    /// [`DiskFile::settle`] for a file that may not exist.
+    fn settle_file(&self, path: &Path) -> io::Result<()> {
+        match self.open(path, OpenMode::Write) {
+            Ok(file) => file.settle(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// When the file's content last changed.
     fn modified(&self, path: &Path) -> io::Result<TimestampMs>;
 
@@ -119,6 +128,11 @@ pub trait DiskFile: RegionSource + fmt::Debug + 'static {
 
     /// Cuts the file off or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes the content durable, and has the next reads come from the disk itself rather than from
+    /// what the system keeps in memory: that may hold what the disk has refused to take. As far as
+    /// the system does what it is asked for.
+    fn settle(&self) -> io::Result<()>;
 
     /// The file's length.
     fn len(&self) -> io::Result<u64>;

@@ -4,7 +4,8 @@
 //! batch from the recovery point on is read and checked, and the log is cut at the first one that
 //! is torn, fails its CRC, leaves a gap in the offsets, goes back in epochs, or is of an epoch
 //! that the caller does not know. What remains is synced before [`Log::open`] returns, because a
-//! batch that was only in the page cache must not be counted on. Indexes are rebuilt from where
+//! batch that was only in the page cache must not be counted on. Nor must one that is only there
+//! because its sync has failed, so what is checked is read from the disk. Indexes are rebuilt from where
 //! they cannot be trusted; epochs and producers are brought up to the end from the last checkpoint
 //! and snapshot.
 //!
@@ -25,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::compaction::swap::finish_swaps;
 use crate::config::LogConfig;
 use crate::deletion::{Deletions, remove_if_present};
-use crate::disk::Disk;
+use crate::disk::{Disk, OpenMode};
 use crate::epoch_cache::EpochCache;
 use crate::error::StorageError;
 use crate::file_names::{
@@ -133,7 +134,7 @@ impl Log {
     ) -> Result<(Self, RecoveryReport), StorageError> {
         hint.health.check()?;
         finish_swaps(disk.as_ref(), dir)?;
-        let listing = list(disk.as_ref(), dir)?;
+        let mut listing = list(disk.as_ref(), dir)?;
         let recovery_point = RecoveryPoint::open(disk.clone(), dir)
             .map_err(|error| StorageError::io("read recovery point in", dir, error))?;
         let mut opening = Opening {
@@ -153,6 +154,7 @@ impl Log {
             entry: NewEntry::new(dirs_of(dir)),
         };
         opening.load_epochs(&listing)?;
+        opening.settle(&mut listing.segments)?;
         opening.open_segments(&listing.segments)?;
         opening.finish(listing.snapshots)
     }
@@ -355,6 +357,30 @@ impl Opening<'_> {
                         StorageError::io("write recovery point in", self.dir, error)
                     })?;
             }
+        }
+        Ok(())
+    }
+
+    /// Has the segments that were not closed, as far as nothing vouches for them, be read from the
+    /// disk: the process before this one may have failed to make them durable, and then the page
+    /// cache holds what the disk does not.
+    fn settle(&self, segments: &mut BTreeMap<Offset, SegmentFiles>) -> Result<(), StorageError> {
+        if self.hint.clean_shutdown {
+            return Ok(());
+        }
+        let recovery_point = self.recovery_point.offset();
+        let bases: Vec<Offset> = segments.keys().copied().collect();
+        for (index, (base, files)) in segments.iter_mut().enumerate() {
+            let next_base = bases.get(index + 1).copied();
+            if next_base.is_some_and(|next| next <= recovery_point) {
+                continue;
+            }
+            let path = offset_file(self.dir, *base, LOG_SUFFIX);
+            let settled = self.disk.open(&path, OpenMode::Write).and_then(|file| {
+                file.settle()?;
+                file.len()
+            });
+            files.log = settled.map_err(|error| StorageError::io("settle", &path, error))?;
         }
         Ok(())
     }

@@ -649,6 +649,14 @@ impl DiskFile for SimFile {
         }
     }
 
+    fn settle(&self) -> io::Result<()> {
+        self.sync_data()?;
+        let mut state = self.state.lock();
+        let file = state.file(self.id, self.generation)?;
+        file.content.clone_from(&file.durable);
+        Ok(())
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         state.file(self.id, self.generation)?;

@@ -118,6 +118,10 @@ impl DiskFile for GatedFile {
         self.inner.sync_data()
     }
 
+    fn settle(&self) -> io::Result<()> {
+        self.inner.settle()
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.inner.set_len(len)
     }

@@ -185,3 +185,26 @@ fn a_failing_disk_is_never_acknowledged_against() {
         });
     }
 }
+
+/// After a failure of the disk the process alone starts again, so that the page cache still shows
+/// what the disk has not taken. Nothing that is acknowledged from then on may rest on that.
+#[test]
+fn a_process_that_starts_after_a_failed_write_builds_on_what_the_disk_has() {
+    let steps = steps();
+    for step in 1..=steps {
+        let disk = SimDisk::new();
+        let acknowledged = Acknowledged::default();
+        let what = format!("failure in step {step}");
+        simulate(step, async {
+            disk.fail_at(step, io::ErrorKind::Other);
+            workload(&disk, &acknowledged).await;
+            let (node, group) = start(&disk)
+                .await
+                .unwrap_or_else(|| panic!("{what}: the group does not come back"));
+            assert!(fill(&group, 500, &acknowledged).await, "{what}");
+            node.abandon().await;
+            disk.power_cut(step);
+            check(&disk, &acknowledged, &what).await;
+        });
+    }
+}
