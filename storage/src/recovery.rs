@@ -12,8 +12,11 @@
 //! Damage below the recovery point is not something that a crash leaves. It is reported as
 //! [`StorageError::Corrupt`], and nothing is cut.
 
+mod listing;
+mod producers;
+mod trust;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
@@ -30,27 +33,23 @@ use crate::disk::{Disk, OpenMode};
 use crate::epoch_cache::EpochCache;
 use crate::error::StorageError;
 use crate::file_names::{
-    COMPACTED_MARKER, DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_file,
-    parse_offset,
+    LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX,
+    offset_file,
 };
 use crate::health::LogDirHealth;
-use crate::index::{IndexBuilder, IndexEntries, OffsetEntry, TimeEntry, relative};
+use crate::index::{IndexBuilder, IndexEntries, OffsetEntry, TimeEntry};
 use crate::log::{Active, Log};
-use crate::producer_snapshot;
-use crate::producer_state::{EndTxnMarker, ProducerStates};
+use crate::producer_state::ProducerStates;
 use crate::reader::Shared;
 use crate::recovery_point::RecoveryPoint;
 use crate::scan::ScanError;
-use crate::segment::{Segment, SegmentEnd, SegmentFiles};
+use crate::segment::{Segment, SegmentFiles};
 use crate::sync_file::NewEntry;
+use listing::{Listing, list};
+use trust::{Resume, find_tail, looks_sane, trusted_boundary};
 
 /// Index entries that are gathered before they are written.
 const INDEX_BATCH: usize = 4096;
-
-/// Offset index entries, counted from the end of a segment, after which batches are looked at for
-/// what a producer snapshot leaves out.
-const RECALLED_ENTRIES: u32 = 32;
 
 /// What the caller knows of a log that is being opened.
 pub struct OpenHint<'a> {
@@ -111,15 +110,6 @@ pub struct Cut {
     pub reason: String,
 }
 
-/// What a partition's directory holds.
-#[derive(Default)]
-struct Listing {
-    segments: BTreeMap<Offset, SegmentFiles>,
-    snapshots: BTreeSet<Offset>,
-    has_epochs: bool,
-    was_compacted: bool,
-}
-
 impl Log {
     /// Opens the log in `dir`, which is made if it does not exist.
     ///
@@ -158,145 +148,6 @@ impl Log {
         opening.open_segments(&listing.segments)?;
         opening.finish(listing.snapshots)
     }
-
-    /// Brings the producers' state up to the log end from the newest usable snapshot. Aborted
-    /// transactions that end at `index_from` or after are added to the transaction indexes.
-    pub(crate) fn reload_producers(
-        &mut self,
-        index_from: Option<Offset>,
-    ) -> Result<(), StorageError> {
-        let log_end = self.next_offset();
-        let mut states = ProducerStates::default();
-        let mut from = Offset::ZERO;
-        while let Some(newest) = self.snapshots.range(..=log_end).next_back().copied() {
-            let path = offset_file(&self.dir, newest, SNAPSHOT_SUFFIX);
-            let content = self.disk.read_file(&path, producer_snapshot::MAX_BYTES);
-            match content
-                .map_err(|error| error.to_string())
-                .and_then(|content| producer_snapshot::decode(&content).map_err(str::to_string))
-            {
-                Ok(restored) => {
-                    states = restored;
-                    from = newest;
-                    break;
-                }
-                Err(reason) => {
-                    tracing::warn!(path = %path.display(), reason, "unusable producer snapshot");
-                    self.remove_snapshot(newest)?;
-                }
-            }
-        }
-        let segments = self.shared.segments.load_full();
-        if !states.is_empty() {
-            states.recall(&headers_before(&segments, from)?);
-        }
-        for segment in segments.iter() {
-            let end = segment.end();
-            if end.next_offset <= from {
-                continue;
-            }
-            if segment.base_offset > from {
-                // Each segment has a snapshot at its base, so that those before it can go.
-                self.take_snapshot(segment.base_offset, &states)?;
-            }
-            let start = segment.end_below(from, end)?.size;
-            let mut scanner = segment.scan_headers(start, end.size)?;
-            while let Some((header, position)) = segment.checked(scanner.next_header())? {
-                if !header.has_producer_id() {
-                    continue;
-                }
-                let marker = if header.is_control() {
-                    let batch = scanner
-                        .read_batch(&header, position)
-                        .map_err(|error| StorageError::io("read", segment.log.path(), error))?;
-                    EndTxnMarker::parse(&header, &batch)
-                } else {
-                    None
-                };
-                let completed = states.update(&header, marker);
-                if let Some(txn) = completed
-                    && txn.aborted
-                    && index_from.is_some_and(|from| txn.last_offset >= from)
-                {
-                    segment.txn_index.append(txn.into()).map_err(|error| {
-                        StorageError::io("write transaction index of", segment.log.path(), error)
-                    })?;
-                }
-            }
-        }
-        states.on_log_start(self.log_start());
-        *self.shared.producers.lock() = states;
-        Ok(())
-    }
-}
-
-/// Headers of some batches right before `offset`, in order: enough for what producers have in
-/// flight, few enough to read at every start.
-fn headers_before(
-    segments: &[Arc<Segment>],
-    offset: Offset,
-) -> Result<Vec<BatchHeader>, StorageError> {
-    let upto = segments.partition_point(|segment| segment.base_offset < offset);
-    let mut headers = Vec::new();
-    for segment in segments.iter().take(upto).skip(upto.saturating_sub(2)) {
-        let end = segment.end_below(offset, segment.end())?;
-        let start = segment
-            .offset_index
-            .position_of_entry_from_end(RECALLED_ENTRIES)
-            .map_err(|error| StorageError::io("read index of", segment.log.path(), error))?;
-        let mut scanner = segment.scan_headers(start.min(end.size), end.size)?;
-        while let Some((header, _)) = segment.checked(scanner.next_header())? {
-            headers.push(header);
-        }
-    }
-    Ok(headers)
-}
-
-fn list(disk: &dyn Disk, dir: &Path) -> Result<Listing, StorageError> {
-    let entries = match disk.list(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            disk.create_dir_all(dir)
-                .map_err(|error| StorageError::io("create", dir, error))?;
-            Vec::new()
-        }
-        Err(error) => return Err(StorageError::io("list", dir, error)),
-    };
-    let mut listing = Listing::default();
-    let mut orphans = Vec::new();
-    for entry in entries.iter().filter(|entry| !entry.is_dir) {
-        let name = entry.name.as_str();
-        if let Some(base) = parse_offset(name, LOG_SUFFIX) {
-            listing.segments.entry(base).or_default().log = entry.len;
-        } else if let Some(offset) = parse_offset(name, SNAPSHOT_SUFFIX) {
-            listing.snapshots.insert(offset);
-        } else if name == LEADER_EPOCH_CHECKPOINT {
-            listing.has_epochs = true;
-        } else if name == COMPACTED_MARKER {
-            listing.was_compacted = true;
-        } else if name.ends_with(DELETED_SUFFIX) || name.ends_with(TEMPORARY_SUFFIX) {
-            remove_if_present(disk, &dir.join(name))?;
-        }
-    }
-    for entry in entries.iter().filter(|entry| !entry.is_dir) {
-        for suffix in [OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX] {
-            let Some(base) = parse_offset(&entry.name, suffix) else {
-                continue;
-            };
-            match listing.segments.get_mut(&base) {
-                Some(files) if suffix == OFFSET_INDEX_SUFFIX => {
-                    files.offset_index = Some(entry.len);
-                }
-                Some(files) if suffix == TIME_INDEX_SUFFIX => files.time_index = Some(entry.len),
-                Some(files) => files.txn_index = Some(entry.len),
-                None => orphans.push(dir.join(&entry.name)),
-            }
-        }
-    }
-    for orphan in orphans {
-        remove_if_present(disk, &orphan)?;
-    }
-    Ok(listing)
 }
 
 /// A log on its way to being open.
@@ -770,114 +621,4 @@ fn sync_checked(log: &mut Log, checked: &[Arc<Segment>]) -> Result<(), StorageEr
         }
     }
     Ok(())
-}
-
-/// Whether the last index entries lie within the segment: all that is looked at when the segment
-/// is trusted.
-fn looks_sane(segment: &Segment) -> Result<bool, StorageError> {
-    let end = segment.end();
-    let relative_end = relative(segment.base_offset, end.next_offset);
-    let offsets = segment
-        .offset_index
-        .last()
-        .is_none_or(|last| last.position < end.size && last.relative_offset < relative_end);
-    let last_time = segment
-        .time_index
-        .last()
-        .map_err(|error| StorageError::io("read index of", segment.log.path(), error))?;
-    let times = match last_time {
-        Some(last) => last.relative_offset < relative_end && last.timestamp.get() >= 0,
-        // Every offset entry comes with a time entry, unless no record has a timestamp at all.
-        None => segment.offset_index.entries() == 0,
-    };
-    Ok(offsets && times)
-}
-
-/// Where a segment that was closed ends, from the headers after its last index entry; `None` if
-/// they are not in order.
-fn find_tail(segment: &Segment, size: u32) -> Result<Option<SegmentEnd>, StorageError> {
-    let last = segment.offset_index.last();
-    let start = last.map_or(0, |entry| entry.position);
-    if start > size {
-        return Ok(None);
-    }
-    let mut next_offset = segment.base_offset;
-    let mut scanner = segment.scan_headers(start, size)?;
-    loop {
-        match scanner.next_header() {
-            Ok(Some((header, position))) => {
-                let indexed = last.filter(|_| position == start).is_none_or(|entry| {
-                    relative(segment.base_offset, header.last_offset()) == entry.relative_offset
-                });
-                if !indexed || header.base_offset < next_offset {
-                    return Ok(None);
-                }
-                next_offset = header.next_offset();
-            }
-            Ok(None) => return Ok(Some(SegmentEnd { next_offset, size })),
-            Err(ScanError::Malformed { .. }) => return Ok(None),
-            Err(ScanError::Io(error)) => {
-                return Err(StorageError::io("read", segment.log.path(), error));
-            }
-        }
-    }
-}
-
-/// From where a segment has to be checked.
-struct Resume {
-    /// Entries of the offset index that stay.
-    offset_entries: u32,
-    /// Entries of the time index that stay.
-    time_entries: u32,
-    /// Position of the first batch to check: that of the last offset entry that stays.
-    position: u32,
-    /// Its base offset.
-    from: Offset,
-}
-
-/// Where checking may begin in a segment of which everything below `safe` is durable: at the batch
-/// of the last index entry below it, if the entries up to there are as they must be.
-fn trusted_boundary(
-    segment: &Segment,
-    size: u32,
-    safe: Offset,
-) -> Result<Option<Resume>, StorageError> {
-    let io = |error| StorageError::io("read index of", segment.log.path(), error);
-    let safe = relative(segment.base_offset, safe);
-    let offset_entries = segment.offset_index.count_below(safe).map_err(io)?;
-    let Some(last) = segment
-        .offset_index
-        .last_of_sane(offset_entries, size, safe)
-        .map_err(io)?
-    else {
-        return Ok(None);
-    };
-    let time_entries = segment
-        .time_index
-        .count_below(last.relative_offset.saturating_add(1))
-        .map_err(io)?;
-    // As in `looks_sane`: offset entries without any time entry are not to be relied on.
-    if time_entries == 0
-        || !segment
-            .time_index
-            .is_sane(time_entries, last.relative_offset.saturating_add(1))
-            .map_err(io)?
-    {
-        return Ok(None);
-    }
-    let mut scanner = segment.scan_headers(last.position, size)?;
-    match scanner.next_header() {
-        Ok(Some((header, position)))
-            if relative(segment.base_offset, header.last_offset()) == last.relative_offset =>
-        {
-            Ok(Some(Resume {
-                offset_entries,
-                time_entries,
-                position,
-                from: header.base_offset,
-            }))
-        }
-        Ok(_) | Err(ScanError::Malformed { .. }) => Ok(None),
-        Err(ScanError::Io(error)) => Err(io(error)),
-    }
 }

@@ -9,6 +9,8 @@
 //! As on Linux, a sync that failed has lost the writes it was to make durable: a later one succeeds
 //! without them. Renames across directories are absent on purpose: nobody here needs one.
 
+mod inodes;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, IoSlice};
 use std::path::{Component, Path};
@@ -20,12 +22,9 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskEntry, DiskFile, OpenMode, SyncFileSystem};
+use inodes::{DirChange, DirInode, FileChange, FileInode, Inode, InodeId, SplitMix64};
 
-/// Torn writes break at multiples of this, as sectors do.
-const SECTOR_BYTES: usize = 512;
 const ROOT: InodeId = 0;
-
-type InodeId = u64;
 
 /// A simulated disk. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
@@ -64,75 +63,6 @@ impl Default for State {
             honours_sync_fs: false,
             now: TimestampMs::new(0),
             generation: 0,
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Inode {
-    File(FileInode),
-    Dir(DirInode),
-}
-
-#[derive(Debug, Default)]
-struct FileInode {
-    content: Vec<u8>,
-    durable: Vec<u8>,
-    pending: Vec<FileChange>,
-    modified: TimestampMs,
-}
-
-#[derive(Debug)]
-enum FileChange {
-    Write { position: usize, bytes: Vec<u8> },
-    SetLen(usize),
-}
-
-#[derive(Debug, Default)]
-struct DirInode {
-    entries: BTreeMap<String, InodeId>,
-    durable: BTreeMap<String, InodeId>,
-    pending: Vec<DirChange>,
-}
-
-#[derive(Debug)]
-enum DirChange {
-    Link(String, InodeId),
-    Unlink(String),
-    Rename(String, String),
-}
-
-impl FileChange {
-    fn apply(&self, content: &mut Vec<u8>) {
-        match self {
-            Self::SetLen(len) => content.resize(*len, 0),
-            Self::Write { position, bytes } => {
-                let end = position + bytes.len();
-                if content.len() < end {
-                    content.resize(end, 0);
-                }
-                if let Some(target) = content.get_mut(*position..end) {
-                    target.copy_from_slice(bytes);
-                }
-            }
-        }
-    }
-}
-
-impl DirChange {
-    fn apply(&self, entries: &mut BTreeMap<String, InodeId>) {
-        match self {
-            Self::Link(name, id) => {
-                entries.insert(name.clone(), *id);
-            }
-            Self::Unlink(name) => {
-                entries.remove(name);
-            }
-            Self::Rename(from, to) => {
-                if let Some(id) = entries.remove(from) {
-                    entries.insert(to.clone(), id);
-                }
-            }
         }
     }
 }
@@ -210,65 +140,6 @@ impl SimDisk {
         state.stop_at = None;
         state.failures.clear();
         state.generation += 1;
-    }
-}
-
-impl FileInode {
-    fn power_cut(&mut self, random: &mut SplitMix64) {
-        let mut survivors = std::mem::take(&mut self.durable);
-        // Often all or nothing, as caches are flushed in one go; else each change for itself.
-        let mode = random.below(4);
-        for change in std::mem::take(&mut self.pending) {
-            match (mode, random.below(3)) {
-                (0, _) | (2 | 3, 0) => {}
-                (1, _) | (2 | 3, 1) => change.apply(&mut survivors),
-                _ => change.torn(random).apply(&mut survivors),
-            }
-        }
-        self.content.clone_from(&survivors);
-        self.durable = survivors;
-    }
-}
-
-impl FileChange {
-    /// A part of a write, at least one sector short; a change of length cannot be torn.
-    fn torn(self, random: &mut SplitMix64) -> Self {
-        match self {
-            Self::Write {
-                position,
-                mut bytes,
-            } => {
-                let sectors = bytes.len().div_ceil(SECTOR_BYTES);
-                let first = random.below(sectors as u64) as usize * SECTOR_BYTES;
-                if random.below(2) == 0 {
-                    bytes.truncate(first);
-                    Self::Write { position, bytes }
-                } else {
-                    // The later sectors arrived, the first ones read as zeros.
-                    let gap = first.min(bytes.len());
-                    if let Some(lost) = bytes.get_mut(..gap) {
-                        lost.fill(0);
-                    }
-                    Self::Write { position, bytes }
-                }
-            }
-            set_len @ Self::SetLen(_) => set_len,
-        }
-    }
-}
-
-impl DirInode {
-    fn power_cut(&mut self, random: &mut SplitMix64) {
-        let kept = random.below(self.pending.len() as u64 + 1) as usize;
-        for change in self.pending.drain(..).take(kept) {
-            change.apply(&mut self.durable);
-        }
-        self.entries = self.durable.clone();
-    }
-
-    fn change(&mut self, change: DirChange) {
-        change.apply(&mut self.entries);
-        self.pending.push(change);
     }
 }
 
@@ -550,14 +421,6 @@ impl SyncFileSystem for SimDisk {
     }
 }
 
-impl FileInode {
-    fn sync(&mut self) {
-        for change in self.pending.drain(..) {
-            change.apply(&mut self.durable);
-        }
-    }
-}
-
 /// An open file of a simulated disk.
 #[derive(Debug)]
 struct SimFile {
@@ -673,24 +536,6 @@ impl DiskFile for SimFile {
 
     fn is_resident(&self, _position: u64, _len: usize) -> bool {
         true
-    }
-}
-
-/// A small generator of pseudo-random numbers, so that what a seed means never changes.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, or 0 if that is 0.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next().checked_rem(bound).unwrap_or(0)
     }
 }
 

@@ -9,12 +9,18 @@
 //! Source: `OffsetCommitKey`, `OffsetCommitValue`, `LegacyOffsetCommitKey`, `GroupMetadataKey` and
 //! `GroupMetadataValue` of Kafka's group coordinator (KIP-211, KIP-320, KIP-345, KIP-848).
 
+mod fields;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId};
 use thiserror::Error;
 
 use super::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
 use super::runtime::LogRecord;
+use fields::{
+    Reader, length, put_bytes, put_compact_bytes, put_nullable_string, put_string,
+    put_unsigned_varint,
+};
 
 /// Kind number of an offset commit with the oldest value schema.
 const KIND_LEGACY_OFFSET_COMMIT: i16 = 0;
@@ -350,173 +356,6 @@ fn decode_member(
         subscription,
         assignment,
     })
-}
-
-/// The length of something that fits in memory and in a record, which is bounded far below 2³¹.
-fn length(len: usize) -> i32 {
-    i32::try_from(len).unwrap_or(i32::MAX)
-}
-
-fn put_string(out: &mut BytesMut, text: &str) {
-    // Kafka's strings carry an i16 length. What reaches a record came over the wire in such a
-    // string, so the cut never happens; it keeps the record readable should that change.
-    let mut end = text.len().min(i16::MAX as usize);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let bytes = text.as_bytes().get(..end).unwrap_or_default();
-    out.put_i16(i16::try_from(bytes.len()).unwrap_or(i16::MAX));
-    out.put_slice(bytes);
-}
-
-fn put_nullable_string(out: &mut BytesMut, text: Option<&str>) {
-    match text {
-        Some(text) => put_string(out, text),
-        None => out.put_i16(-1),
-    }
-}
-
-fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
-    out.put_i32(length(bytes.len()));
-    out.put_slice(bytes);
-}
-
-fn put_compact_bytes(out: &mut BytesMut, bytes: &[u8]) {
-    put_unsigned_varint(
-        out,
-        u32::try_from(bytes.len())
-            .unwrap_or(u32::MAX - 1)
-            .saturating_add(1),
-    );
-    out.put_slice(bytes);
-}
-
-fn put_unsigned_varint(out: &mut BytesMut, mut value: u32) {
-    while value >= 0x80 {
-        out.put_u8((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.put_u8(value as u8);
-}
-
-/// Reads fields off the front of a slice; never reads or reserves past its end.
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn new(rest: &'a [u8]) -> Self {
-        Self { rest }
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8], RecordError> {
-        let (head, tail) = self
-            .rest
-            .split_at_checked(len)
-            .ok_or(RecordError::Truncated)?;
-        self.rest = tail;
-        Ok(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
-        let (head, tail) = self
-            .rest
-            .split_first_chunk::<N>()
-            .ok_or(RecordError::Truncated)?;
-        self.rest = tail;
-        Ok(*head)
-    }
-
-    fn i16(&mut self) -> Result<i16, RecordError> {
-        Ok(i16::from_be_bytes(self.array()?))
-    }
-
-    fn i32(&mut self) -> Result<i32, RecordError> {
-        Ok(i32::from_be_bytes(self.array()?))
-    }
-
-    fn i64(&mut self) -> Result<i64, RecordError> {
-        Ok(i64::from_be_bytes(self.array()?))
-    }
-
-    fn unsigned_varint(&mut self) -> Result<u32, RecordError> {
-        let mut value = 0u32;
-        for shift in (0..).step_by(7).take(5) {
-            let [byte] = self.array()?;
-            let bits = u32::from(byte & 0x7f);
-            if shift == 28 && bits > 0x0f {
-                return Err(RecordError::BadLength);
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(RecordError::BadLength)
-    }
-
-    /// The length of a nullable field: `None` for null.
-    fn compact_length(&mut self) -> Result<Option<usize>, RecordError> {
-        let length = self.unsigned_varint()?;
-        Ok(length.checked_sub(1).map(|length| length as usize))
-    }
-
-    fn string(&mut self) -> Result<&'a str, RecordError> {
-        self.string_of(false)
-    }
-
-    fn string_of(&mut self, flexible: bool) -> Result<&'a str, RecordError> {
-        self.nullable_string_of(flexible)?
-            .ok_or(RecordError::BadLength)
-    }
-
-    fn nullable_string_of(&mut self, flexible: bool) -> Result<Option<&'a str>, RecordError> {
-        let length = if flexible {
-            self.compact_length()?
-        } else {
-            let length = self.i16()?;
-            if length < -1 {
-                return Err(RecordError::BadLength);
-            }
-            usize::try_from(length).ok()
-        };
-        let Some(length) = length else {
-            return Ok(None);
-        };
-        let text = std::str::from_utf8(self.take(length)?).map_err(|_| RecordError::NotUtf8)?;
-        Ok(Some(text))
-    }
-
-    fn bytes_of(&mut self, flexible: bool) -> Result<&'a [u8], RecordError> {
-        let length = if flexible {
-            self.compact_length()?
-        } else {
-            usize::try_from(self.i32()?).ok()
-        };
-        self.take(length.ok_or(RecordError::BadLength)?)
-    }
-
-    fn count_of(&mut self, flexible: bool) -> Result<usize, RecordError> {
-        let count = if flexible {
-            self.compact_length()?
-        } else {
-            usize::try_from(self.i32()?).ok()
-        };
-        count.ok_or(RecordError::BadLength)
-    }
-
-    fn tagged_fields(
-        &mut self,
-        mut each: impl FnMut(u32, Reader<'a>) -> Result<(), RecordError>,
-    ) -> Result<(), RecordError> {
-        let count = self.unsigned_varint()?;
-        for _ in 0..count {
-            let tag = self.unsigned_varint()?;
-            let len = self.unsigned_varint()? as usize;
-            each(tag, Reader::new(self.take(len)?))?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
