@@ -8,6 +8,7 @@ mod file;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use file::{File, block_pieces};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 /// Bytes of a block: the unit that the undo log remembers.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::{BLOCK_BYTES, CutReport, SECTOR_BYTES};
