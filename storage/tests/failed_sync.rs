@@ -7,6 +7,7 @@ mod support;
 use std::io;
 use std::path::PathBuf;
 
+use odradek_storage::disk::Disk;
 use odradek_storage::{LogConfig, SimDisk};
 use support::{Rig, batch, verify};
 
@@ -14,6 +15,8 @@ use support::{Rig, batch, verify};
 fn what_a_failed_sync_has_lost_is_not_taken_from_the_cache_by_the_next_process() {
     for seed in 0..20 {
         let disk = SimDisk::new();
+        disk.create_dir_all("d".as_ref()).unwrap();
+        disk.sync_dir("".as_ref()).unwrap();
         let dir = PathBuf::from("d/t-0");
         let mut rig = Rig::on(disk.shared(), dir, LogConfig::default()).unwrap();
         rig.append(batch(2, 10, 1));

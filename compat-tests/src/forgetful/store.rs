@@ -8,8 +8,8 @@ mod file;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use file::{File, block_pieces};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 /// Bytes of a block: the unit that the undo log remembers.
 pub const BLOCK_BYTES: usize = 4096;
