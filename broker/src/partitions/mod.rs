@@ -33,7 +33,7 @@ use arc_swap::ArcSwap;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TopicId};
-use odradek_raft::{Group, GroupKey, GroupObserver, GroupSpec, RaftNode};
+use odradek_raft::{GroupKey, GroupObserver, GroupSpec, RaftNode};
 use odradek_storage::disk::{Disk, is_out_of_descriptors};
 use tokio::sync::{Mutex, watch};
 
@@ -183,19 +183,20 @@ impl PartitionManager {
     /// right after the start finds its partitions led. Gives up after a while: the log says of a
     /// group what keeps it, and the others can be served.
     pub async fn wait_until_lone_groups_lead(&self) {
+        let index = self.index.load_full();
         let node = self.options.node_id;
-        let is_alone = |group: &Arc<Group>| group.membership().voters.iter().eq([&node]);
-        let groups: Vec<_> = self
-            .options
-            .raft
-            .groups()
-            .into_iter()
-            .filter(is_alone)
-            .collect();
-        let total = groups.len();
-        let mut electing: FuturesUnordered<_> = groups
+        // By the metadata: what a group says of itself may be a moment old.
+        let is_alone = |partition: &Arc<Partition>| {
+            let topic = index.image().topic_by_id(partition.topic_id());
+            topic
+                .and_then(|topic| topic.partition(partition.index()))
+                .is_some_and(|state| state.replicas == [node])
+        };
+        let partitions: Vec<_> = self.all().into_iter().filter(is_alone).collect();
+        let total = partitions.len();
+        let mut electing: FuturesUnordered<_> = partitions
             .iter()
-            .map(|group| group.wait_until_ready())
+            .map(|partition| partition.group().wait_until_ready())
             .collect();
         let deadline = tokio::time::Instant::now() + ELECTIONS_LIMIT;
         let mut report = tokio::time::interval(PROGRESS_PERIOD);
