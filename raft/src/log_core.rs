@@ -190,6 +190,7 @@ impl Core {
         let log_start = self.shared.log_start();
         let prepared = self.state.lock().prepare(entries, log_start);
         let mut work = self.guarded(prepared)?;
+        let mut waiting = false;
         loop {
             let now = (self.clock)();
             let high_watermark = self.shared.high_watermark();
@@ -200,7 +201,7 @@ impl Core {
             if let Err(error) = &step
                 && error.is_out_of_descriptors()
             {
-                self.wait_for_descriptors(error).await?;
+                self.wait_for_descriptors(error, &mut waiting).await?;
                 continue;
             }
             match self.guarded(step)? {
@@ -212,12 +213,14 @@ impl Core {
 
     /// What is to be written stays in the queue, as it does behind a slow disk: who waits for it
     /// gives up by itself, and new batches are refused when the queue is full.
-    async fn wait_for_descriptors(&self, error: &RaftError) -> io::Result<()> {
+    async fn wait_for_descriptors(&self, error: &RaftError, waiting: &mut bool) -> io::Result<()> {
         if self.shared.is_closed() {
             return Err(io::Error::other("closed while no file could be opened"));
         }
         self.flusher.health().note_shortage();
-        tracing::warn!(group = %self.shared.key(), %error, "waiting for a file descriptor");
+        if !std::mem::replace(waiting, true) {
+            tracing::warn!(group = %self.shared.key(), %error, "waiting for a file descriptor");
+        }
         tokio::time::sleep(DESCRIPTOR_RETRY).await;
         Ok(())
     }

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+
 use super::PartitionManager;
 use super::log_dir::LogDirectory;
 use crate::config::BrokerConfig;
@@ -16,6 +18,8 @@ const SPACE_PERIOD: Duration = Duration::from_secs(1);
 const IDLE_FILES_PERIOD: Duration = Duration::from_secs(60);
 /// Time between two moves of a log's recovery point, which bounds what is read after a crash.
 const CHECKPOINT_PERIOD: Duration = Duration::from_secs(60);
+/// Groups whose files are closed at the same time, when descriptors are short.
+const RELIEVED_AT_ONCE: usize = 16;
 /// The reserve is never more than this part of the file system, so that a small disk can be used.
 const RESERVE_SHARE: u64 = 20;
 
@@ -61,7 +65,7 @@ impl PartitionManager {
             tokio::select! {
                 _ = space.tick() => {
                     self.watch_space(options.disk_reserve_bytes);
-                    self.relieve_descriptors();
+                    self.watch_descriptors().await;
                 }
                 _ = idle_files.tick() => self.release_idle_files(),
                 _ = checkpoint.tick() => self.checkpoint().await,
@@ -123,20 +127,34 @@ impl PartitionManager {
         }
     }
 
-    /// When files could not be opened, closes those that were not used since the last look.
-    pub fn relieve_descriptors(&self) {
-        let is_short = |directory: &Arc<LogDirectory>| directory.health().take_shortage();
-        if self
-            .options
-            .directories
-            .iter()
-            .filter(|directory| is_short(directory))
-            .count()
-            > 0
-        {
-            tracing::warn!("no file descriptor is left: closing files that are not in use");
-            self.release_idle_files();
+    /// When files could not be opened since the last look, closes those that nobody needs now.
+    async fn watch_descriptors(&self) {
+        let mut short = false;
+        for directory in &self.options.directories {
+            short |= directory.health().take_shortage();
         }
+        if short {
+            tracing::warn!("no file descriptor is left: closing files that are not in use");
+            self.relieve_descriptors().await;
+        }
+    }
+
+    /// Closes the files of all groups. What is not durable keeps its file open, so that is seen to
+    /// first. Does nothing while it is being done already.
+    pub(super) async fn relieve_descriptors(&self) {
+        let Ok(_only_one) = self.relief.try_lock() else {
+            return;
+        };
+        futures_util::stream::iter(self.options.raft.groups())
+            .for_each_concurrent(RELIEVED_AT_ONCE, |group| async move {
+                if let Err(error) = group.checkpoint().await {
+                    tracing::debug!(group = %group.key(), %error, "files stay open");
+                }
+                // The first call finds them just used.
+                group.release_idle_files();
+                group.release_idle_files();
+            })
+            .await;
     }
 
     /// Brings the metrics that are read rather than counted up to date.

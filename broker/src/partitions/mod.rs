@@ -85,6 +85,8 @@ pub struct PartitionManager {
     /// Directories found at the start that have not been opened yet; held while reconciling.
     inventory: Mutex<Option<HashMap<(TopicId, PartitionIndex), PathBuf>>>,
     reconciled: watch::Sender<Offset>,
+    /// Held while files are closed for want of descriptors.
+    relief: Mutex<()>,
     metrics: Arc<AppendMetrics>,
     leadership_changes: Arc<LeadershipChanges>,
 }
@@ -103,6 +105,7 @@ impl PartitionManager {
             index: ArcSwap::default(),
             inventory: Mutex::new(None),
             reconciled: watch::Sender::new(Offset::ZERO),
+            relief: Mutex::default(),
             metrics: Arc::default(),
             leadership_changes: Arc::default(),
         })
@@ -341,9 +344,7 @@ impl PartitionManager {
                 Ok(partition) => return Slot::Open(Arc::new(partition)),
                 Err(error) if attempts_left > 0 && is_for_want_of_descriptors(&error) => {
                     attempts_left -= 1;
-                    for group in self.options.raft.groups() {
-                        group.release_idle_files();
-                    }
+                    self.relieve_descriptors().await;
                     tokio::time::sleep(OPEN_RETRY).await;
                 }
                 Err(error) => {
