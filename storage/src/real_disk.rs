@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use odradek_protocol::ids::TimestampMs;
 use odradek_protocol::response::RegionSource;
+use parking_lot::Mutex;
 use rustix::fs::Advice;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -137,13 +138,30 @@ impl Disk for RealDisk {
     }
 }
 
-/// Opens what is closed again at once. Others close what they have opened for a moment, too, so
-/// that a short wait is likely to help; it is rare, and short enough for any thread.
+/// A descriptor held back for what is opened for a moment only. Without it syncs could wait for one
+/// that is only given back after a sync.
+static SPARE: Mutex<Option<File>> = Mutex::new(None);
+
+/// Opens what is closed again at once: with the descriptor held back, if there is no other. Others
+/// close what they have opened for a moment, too, so that a short wait is likely to help; it is rare,
+/// and short enough for any thread.
 fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..OPEN_ATTEMPTS {
         match open() {
-            Err(error) if is_out_of_descriptors(&error) => std::thread::sleep(OPEN_RETRY),
-            result => return result,
+            Err(error) if is_out_of_descriptors(&error) => {
+                let spare = SPARE.lock().take();
+                if spare.is_none() {
+                    std::thread::sleep(OPEN_RETRY);
+                }
+            }
+            result => {
+                let mut spare = SPARE.lock();
+                if spare.is_none() {
+                    // Held back again as soon as there is one to spare.
+                    *spare = File::open("/dev/null").ok();
+                }
+                return result;
+            }
         }
     }
     open()

@@ -145,7 +145,11 @@ impl PartitionManager {
         let Ok(_only_one) = self.relief.try_lock() else {
             return;
         };
-        futures_util::stream::iter(self.options.raft.groups())
+        let groups = self.options.raft.groups();
+        for group in &groups {
+            group.release_idle_files();
+        }
+        futures_util::stream::iter(groups)
             .for_each_concurrent(RELIEVED_AT_ONCE, |group| async move {
                 if let Err(error) = group.checkpoint().await {
                     tracing::debug!(group = %group.key(), %error, "files stay open");
