@@ -128,6 +128,7 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::NotEnoughReplicasAfterAppend { .. }
         | PartitionError::Busy
         | PartitionError::TimedOut
+        | PartitionError::OutOfDescriptors
         | PartitionError::DiskReserve
         | PartitionError::OffsetOutOfRange(_) => LogFailure::Unavailable,
     }

@@ -99,6 +99,9 @@ pub enum PartitionError {
     /// The time that the client gave is up.
     #[error("the request timed out")]
     TimedOut,
+    /// No file can be opened at the moment, so that the log cannot be read.
+    #[error("no file descriptor is left to read the log with")]
+    OutOfDescriptors,
     /// The log could not be read.
     #[error("reading the log failed: {0}")]
     Unreadable(Arc<str>),
@@ -123,7 +126,7 @@ impl PartitionError {
             Self::OutsideTransaction => ErrorCode::InvalidTxnState,
             Self::UnknownTransaction => ErrorCode::InvalidProducerIdMapping,
             Self::Busy | Self::TimedOut => ErrorCode::RequestTimedOut,
-            Self::Offline(_) | Self::DiskReserve | Self::Unreadable(_) => {
+            Self::Offline(_) | Self::DiskReserve | Self::OutOfDescriptors | Self::Unreadable(_) => {
                 ErrorCode::KafkaStorageError
             }
             Self::OffsetOutOfRange(_) => ErrorCode::OffsetOutOfRange,
@@ -165,6 +168,7 @@ impl PartitionError {
             | Self::OffsetOutOfRange(_)
             | Self::Deleted
             | Self::TimedOut
+            | Self::OutOfDescriptors
             | Self::Unreadable(_) => false,
         }
     }
@@ -195,6 +199,9 @@ impl From<ProposeError> for PartitionError {
 
 impl From<StorageError> for PartitionError {
     fn from(error: StorageError) -> Self {
+        if error.is_out_of_descriptors() {
+            return Self::OutOfDescriptors;
+        }
         match error {
             StorageError::OffsetOutOfRange { requested, .. } => Self::OffsetOutOfRange(requested),
             StorageError::Offline { cause, .. } => Self::Offline(cause.into()),

@@ -104,7 +104,7 @@ impl Partition {
     ) -> FetchedPartition {
         self.try_fetch(target, isolation, limit, reader)
             .unwrap_or_else(|error| {
-                let error = self.events.explain(error);
+                let error = self.explain(error);
                 if let PartitionError::Unreadable(cause) = &error {
                     tracing::error!(
                         topic = &*self.topic,
@@ -267,7 +267,16 @@ impl Partition {
         known_epoch: LeaderEpoch,
     ) -> Result<FoundOffset, PartitionError> {
         self.find_offset(spec, isolation, known_epoch)
-            .map_err(|error| self.events.explain(error))
+            .map_err(|error| self.explain(error))
+    }
+
+    /// What to tell of a failed read. If no file could be opened, some that nobody needs are closed
+    /// before the client asks again.
+    fn explain(&self, error: PartitionError) -> PartitionError {
+        if matches!(error, PartitionError::OutOfDescriptors) {
+            self.directory.health().note_shortage();
+        }
+        self.events.explain(error)
     }
 
     fn find_offset(
