@@ -128,7 +128,9 @@ pub(super) fn put_reply<T>(
             out.put_u8(OK);
             put(out, reply);
         }
-        Err(NetworkError::NotServed { .. } | NetworkError::Unreachable(_)) => {
+        Err(
+            NetworkError::NotServed { .. } | NetworkError::Unreachable(_) | NetworkError::Promised,
+        ) => {
             out.put_u8(NOT_SERVED);
         }
     }
