@@ -9,7 +9,7 @@ use compat_tests::broker::Broker;
 use compat_tests::groups::{Member, committed};
 use compat_tests::requests::{
     Topic, batches_of, create_topic, fetch, init_producer_id, produce, produce_ok, produce_request,
-    read_to_end, until_not_retriable, wait_until_all_answer,
+    read_to_end, wait_until_all_answer,
 };
 use compat_tests::server::{Server, kafka_instead};
 use compat_tests::wire::Wire;
