@@ -104,6 +104,15 @@ impl Server {
         }
     }
 
+    /// Ends it with SIGKILL and starts it again on the same directory.
+    pub fn kill_and_restart(&mut self) -> Result<()> {
+        self.process().kill()?;
+        match &mut self.0 {
+            Kind::Ours(broker) => broker.start_again(),
+            Kind::Kafka(kafka) => kafka.start_again(),
+        }
+    }
+
     /// Stops it cleanly and starts it again on the same directory.
     pub fn restart(&mut self) -> Result<()> {
         match &mut self.0 {

@@ -23,7 +23,7 @@ const CODECS: [Codec; 6] = [
     Codec::Zstd,
 ];
 
-fn files_ending_in(data_dir: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
+pub(super) fn files_ending_in(data_dir: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for directory in std::fs::read_dir(data_dir)? {
         let directory = directory?.path();
@@ -40,7 +40,7 @@ fn files_ending_in(data_dir: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn dump(flags: &[&str], files: &[PathBuf]) -> Result<String> {
+pub(super) fn dump(flags: &[&str], files: &[PathBuf]) -> Result<String> {
     let list = files
         .iter()
         .map(|file| file.display().to_string())

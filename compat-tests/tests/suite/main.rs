@@ -15,6 +15,7 @@ mod dump_log;
 mod smoke;
 mod tools;
 mod wire_cluster;
+mod wire_compaction;
 mod wire_descriptors;
 mod wire_groups;
 mod wire_limits;
