@@ -8,8 +8,7 @@ use compat_tests::broker::Broker;
 use compat_tests::requests::{
     EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Topic, batches_of,
     create_topic, delete_topic, fetch, fetch_request, first_partition, list_offset,
-    list_offsets_request, produce_ok, read_to_end, records_of, until_not_retriable,
-    wait_until_all_answer,
+    list_offsets_request, produce_ok, read_to_end, records_of, wait_until_all_answer,
 };
 use compat_tests::server::Server;
 use compat_tests::wire::Wire;
