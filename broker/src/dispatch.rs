@@ -96,6 +96,12 @@ routes! {
     DescribeCluster => handlers::describe_cluster::handle,
     ListConfigResources => handlers::list_config_resources::handle,
     DescribeTopicPartitions => handlers::describe_topic_partitions::handle,
+    ElectLeaders => handlers::elect_leaders::handle,
+    AlterPartitionReassignments => handlers::alter_partition_reassignments::handle,
+    ListPartitionReassignments => handlers::list_partition_reassignments::handle,
+    DescribeQuorum => handlers::describe_quorum::handle,
+    UpdateFeatures => handlers::update_features::handle,
+    UnregisterBroker => handlers::unregister_broker::handle,
 }
 
 /// A request whose header has been read and whose handler is found but not yet running.
@@ -224,8 +230,6 @@ const fn is_for_controller(key: ApiKey) -> bool {
             | ApiKey::DescribeQuorum
             | ApiKey::UpdateFeatures
             | ApiKey::UnregisterBroker
-            | ApiKey::AddRaftVoter
-            | ApiKey::RemoveRaftVoter
     )
 }
 

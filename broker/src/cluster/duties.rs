@@ -113,6 +113,7 @@ impl Duties {
 
     async fn judge_sessions(&self, sessions: &mut Sessions, image: &MetadataImage) {
         let own = self.raft.node_id();
+        let answers = self.raft.peers();
         let brokers = image
             .brokers()
             .filter(|(id, _)| *id != own)
@@ -121,7 +122,10 @@ impl Duties {
                 broker_epoch: broker.broker_epoch,
                 fenced: broker.fenced,
                 stopping: broker.stopping,
-                last_answered: Some(Instant::now()),
+                last_answered: answers
+                    .iter()
+                    .find(|peer| peer.node == node)
+                    .and_then(|peer| peer.last_answered),
             });
         let timeout = self.config.load().cluster.session_timeout;
         for change in sessions.look(Instant::now(), timeout, brokers) {

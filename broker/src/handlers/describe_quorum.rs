@@ -1,0 +1,149 @@
+//! DescribeQuorum (KIP-595, KIP-836, KIP-853): who votes on the metadata, and how far each replica is.
+
+use std::time::Instant;
+
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{NodeId, PartitionIndex};
+use odradek_protocol::message;
+use odradek_protocol::messages::describe_quorum_request::TopicData as AskedTopic;
+use odradek_protocol::messages::describe_quorum_response::{
+    Listener, Node, PartitionData, ReplicaState, TopicData,
+};
+use odradek_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse, StrBytes, Uuid};
+
+use super::Reply;
+use super::admin_answers::Verdict;
+use crate::context::{BrokerContext, RequestContext};
+use crate::metadata::topic_name::CLUSTER_METADATA;
+
+/// First version that tells the voters' addresses and directories.
+const FIRST_NODES_VERSION: i16 = 2;
+
+/// Answers DescribeQuorum.
+pub async fn handle(
+    context: RequestContext,
+    request: DescribeQuorumRequest,
+) -> Reply<DescribeQuorumResponse> {
+    let broker = &context.broker;
+    if !broker.metadata.is_leading() {
+        let verdict = Verdict::of(ErrorCode::NotLeaderOrFollower);
+        return Reply::Now(message!(DescribeQuorumResponse {
+            error_code: verdict.code,
+            error_message: verdict.message,
+        }));
+    }
+    let topics = request
+        .topics
+        .iter()
+        .map(|topic| describe(broker, topic, context.api_version))
+        .collect();
+    Reply::Now(message!(DescribeQuorumResponse {
+        topics,
+        nodes: nodes(broker, context.api_version),
+    }))
+}
+
+fn describe(broker: &BrokerContext, asked: &AskedTopic, version: i16) -> TopicData {
+    let partitions = asked
+        .partitions
+        .iter()
+        .map(|partition| {
+            let index = PartitionIndex::new(partition.partition_index);
+            if asked.topic_name.as_str() == CLUSTER_METADATA && index == PartitionIndex::new(0) {
+                return quorum(broker, version);
+            }
+            let verdict = Verdict::of(ErrorCode::UnknownTopicOrPartition);
+            message!(PartitionData {
+                partition_index: index.get(),
+                error_code: verdict.code,
+                error_message: verdict.message.filter(|_| version >= FIRST_NODES_VERSION),
+            })
+        })
+        .collect();
+    message!(TopicData {
+        topic_name: asked.topic_name.clone(),
+        partitions,
+    })
+}
+
+fn quorum(broker: &BrokerContext, version: i16) -> PartitionData {
+    let group = broker.metadata.group();
+    let own = broker.identity.node_id;
+    let offsets = group.offsets();
+    let members = group.membership();
+    let progress = match group.replication() {
+        Ok(progress) => progress,
+        Err(error) => {
+            tracing::warn!(%error, "the progress of the metadata's replicas is not known");
+            Vec::new()
+        }
+    };
+    let now = broker.clock.wall().get();
+    let image = broker.metadata.image();
+    let state = |node: NodeId| {
+        let known = progress.iter().find(|replica| replica.node == node);
+        let (end, caught_up) = if node == own {
+            (offsets.log_end.offset().get(), now)
+        } else {
+            let ago = known.map(|replica| {
+                Instant::now().saturating_duration_since(replica.last_caught_up.into_std())
+            });
+            let ago_ms = ago.and_then(|ago| i64::try_from(ago.as_millis()).ok());
+            (
+                known.map_or(-1, |replica| replica.matched.get()),
+                ago_ms.map_or(-1, |ago_ms| now.saturating_sub(ago_ms)),
+            )
+        };
+        let directory = image.only_directory(node);
+        message!(ReplicaState {
+            replica_id: node.get(),
+            replica_directory_id: if version >= FIRST_NODES_VERSION {
+                directory
+            } else {
+                Uuid::ZERO
+            },
+            log_end_offset: end,
+            last_fetch_timestamp: caught_up,
+            last_caught_up_timestamp: caught_up,
+        })
+    };
+    message!(PartitionData {
+        leader_id: own.get(),
+        leader_epoch: group.leadership().epoch().map_or(-1, |epoch| epoch.get()),
+        high_watermark: offsets.high_watermark.offset().get(),
+        current_voters: members.voters.iter().copied().map(state).collect(),
+        observers: members.learners.iter().copied().map(state).collect(),
+    })
+}
+
+/// Where the voters are reached.
+fn nodes(broker: &BrokerContext, version: i16) -> Vec<Node> {
+    if version < FIRST_NODES_VERSION {
+        return Vec::new();
+    }
+    let config = broker.config.load();
+    let name = config
+        .cluster
+        .controller_listeners
+        .first()
+        .map_or_else(|| CONTROLLER.to_owned(), |listener| listener.name.clone());
+    config
+        .cluster
+        .voters
+        .iter()
+        .map(|voter| {
+            let listener = message!(Listener {
+                name: StrBytes::from(name.clone()),
+                host: StrBytes::from(voter.host.clone()),
+                port: voter.port,
+            });
+            message!(Node {
+                node_id: voter.id.get(),
+                listeners: vec![listener],
+            })
+        })
+        .collect()
+}
+
+/// Name of a controller's listener where this node has none of its own.
+const CONTROLLER: &str = "CONTROLLER";

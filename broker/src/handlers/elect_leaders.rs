@@ -1,0 +1,156 @@
+//! ElectLeaders (KIP-183, KIP-460): the first replicas lead again.
+//!
+//! The metadata leader asks each partition's leader to hand over, and answers once the metadata says
+//! that it has, or the sender's time is up. An unclean election has nobody to elect here: a group
+//! without a leader is one whose voters are mostly away.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use odradek_protocol::error_code::ErrorCode;
+use odradek_protocol::ids::{PartitionIndex, TopicId};
+use odradek_protocol::message;
+use odradek_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
+use odradek_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse, StrBytes};
+
+use super::Reply;
+use super::admin_answers::Verdict;
+use crate::cluster::duties::ask_to_hand_over;
+use crate::context::{BrokerContext, RequestContext};
+use crate::metadata::controller::elections::{HandOver, elect_preferred, elect_unclean};
+use crate::metadata::image::MetadataImage;
+
+/// The election of first replicas.
+const PREFERRED: i8 = 0;
+/// Version 0 has no other.
+const FIRST_TYPED_VERSION: i16 = 1;
+/// Partitions that are handed over at a time.
+const AT_ONCE: usize = 64;
+/// Partitions that one request may name.
+const MAX_PARTITIONS: usize = 100_000;
+
+/// One partition of a request.
+struct Asked {
+    topic: usize,
+    topic_id: Option<TopicId>,
+    partition: PartitionIndex,
+}
+
+/// Answers ElectLeaders.
+pub async fn handle(
+    context: RequestContext,
+    request: ElectLeadersRequest,
+) -> Reply<ElectLeadersResponse> {
+    let broker = &context.broker;
+    if !broker.metadata.is_leading() {
+        return Reply::Now(message!(ElectLeadersResponse {
+            error_code: ErrorCode::NotController.code(),
+        }));
+    }
+    let is_preferred =
+        context.api_version < FIRST_TYPED_VERSION || request.election_type == PREFERRED;
+    let timeout = u64::try_from(request.timeout_ms).unwrap_or(0);
+    let deadline = context.received_at + Duration::from_millis(timeout);
+    let image = broker.metadata.image();
+    let is_for_all = request.topic_partitions.is_none();
+    let (names, asked) = asked(&image, request);
+    let outcomes: Vec<(usize, PartitionIndex, ErrorCode)> = futures_util::stream::iter(asked)
+        .map(|asked| {
+            let image = Arc::clone(&image);
+            async move {
+                let code = match asked.topic_id {
+                    None => ErrorCode::UnknownTopicOrPartition,
+                    Some(id) if is_preferred => {
+                        match elect_preferred(&image, id, asked.partition) {
+                            Ok(wanted) => hand_over(broker, wanted, deadline).await,
+                            Err(code) => code,
+                        }
+                    }
+                    Some(id) => elect_unclean(&image, id, asked.partition),
+                };
+                (asked.topic, asked.partition, code)
+            }
+        })
+        .buffered(AT_ONCE)
+        .collect()
+        .await;
+    let mut results: Vec<ReplicaElectionResult> = names
+        .into_iter()
+        .map(|topic| message!(ReplicaElectionResult { topic }))
+        .collect();
+    for (topic, partition, code) in outcomes {
+        // Who asks for all partitions is not told of those that are as they should be.
+        if is_for_all && code == ErrorCode::ElectionNotNeeded {
+            continue;
+        }
+        let verdict = Verdict::of(code);
+        if let Some(result) = results.get_mut(topic) {
+            result.partition_result.push(message!(PartitionResult {
+                partition_id: partition.get(),
+                error_code: verdict.code,
+                error_message: verdict.message,
+            }));
+        }
+    }
+    Reply::Now(message!(ElectLeadersResponse {
+        replica_election_results: results,
+    }))
+}
+
+fn asked(image: &MetadataImage, request: ElectLeadersRequest) -> (Vec<StrBytes>, Vec<Asked>) {
+    let mut names = Vec::new();
+    let mut asked = Vec::new();
+    match request.topic_partitions {
+        None => {
+            for topic in image.topics() {
+                asked.extend(topic.indexed().map(|(partition, _)| Asked {
+                    topic: names.len(),
+                    topic_id: Some(topic.id),
+                    partition,
+                }));
+                names.push(StrBytes::from(&*topic.name));
+            }
+        }
+        Some(topics) => {
+            for topic in topics {
+                let topic_id = image.topic(&topic.topic).map(|topic| topic.id);
+                asked.extend(topic.partitions.into_iter().map(|partition| Asked {
+                    topic: names.len(),
+                    topic_id,
+                    partition: PartitionIndex::new(partition),
+                }));
+                names.push(topic.topic);
+            }
+        }
+    }
+    asked.truncate(MAX_PARTITIONS);
+    (names, asked)
+}
+
+async fn hand_over(broker: &BrokerContext, wanted: HandOver, deadline: Instant) -> ErrorCode {
+    let Some(controllers) = &broker.controllers else {
+        return ErrorCode::PreferredLeaderNotAvailable;
+    };
+    let moved = async {
+        let asked = ask_to_hand_over(controllers.peers(), &broker.partitions, wanted).await;
+        if let Err(reason) = asked {
+            tracing::info!(group = %wanted.group, reason, "leadership is not handed over");
+            return ErrorCode::PreferredLeaderNotAvailable;
+        }
+        let mut images = broker.metadata.subscribe();
+        let led = images.wait_for(|image| {
+            image
+                .topic_by_id(wanted.group.topic_id)
+                .and_then(|topic| topic.partition(wanted.group.partition))
+                .is_none_or(|state| state.leader == Some(wanted.to))
+        });
+        match led.await {
+            Ok(_) => ErrorCode::None,
+            Err(_) => ErrorCode::NotController,
+        }
+    };
+    tokio::time::timeout_at(deadline.into(), moved)
+        .await
+        .unwrap_or(ErrorCode::RequestTimedOut)
+}
