@@ -1,7 +1,7 @@
 //! Making topics with this broker's settings, and waiting for their partitions.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use odradek_protocol::api::ApiKey;
 use odradek_protocol::error_code::ErrorCode;
@@ -118,8 +118,13 @@ pub fn random_topic_id() -> TopicId {
     }
 }
 
-/// Waits until this broker has carried out the metadata below `offset` and all partitions of the topic
-/// that it holds from `first` on are led, by it or by others. `None` waits for nothing.
+/// Longest wait for groups that may have to do without some of their voters.
+const LED_AMONG_OTHERS: Duration = Duration::from_secs(1);
+
+/// Waits until this broker has carried out the metadata below `offset` and leads the partitions of
+/// the topic that it is to lead from `first` on. `None` waits for nothing. Among other nodes it waits
+/// a moment and no longer: whether a group has a leader is not this broker's to say, and clients ask
+/// again for one that has none yet.
 pub async fn wait_until_led(
     broker: &BrokerContext,
     offset: Offset,
@@ -138,26 +143,25 @@ pub async fn wait_until_led(
         };
         let node = broker.identity.node_id;
         for (index, state) in topic.indexed().skip(first) {
-            if !state.replicas.contains(&node) {
+            if state.leader != Some(node) {
                 continue;
             }
-            let led = match broker.partitions.get(topic.id, index) {
-                Some(partition) => partition.wait_until_led().await.is_ok(),
-                None => false,
-            };
-            if led {
-                continue;
-            }
-            return match broker.metadata.image().topic_by_id(topic.id) {
-                Some(_) => Err(ErrorCode::KafkaStorageError),
-                None => Ok(()),
-            };
+            let partition = broker
+                .partitions
+                .get(topic.id, index)
+                .ok_or(ErrorCode::KafkaStorageError)?;
+            let ready = partition.group().wait_until_ready().await;
+            ready.map_err(|_| ErrorCode::KafkaStorageError)?;
         }
         Ok(())
     };
+    let (deadline, too_late) = match &broker.controllers {
+        Some(_) => (deadline.min(Instant::now() + LED_AMONG_OTHERS), Ok(())),
+        None => (deadline, Err(ErrorCode::RequestTimedOut)),
+    };
     tokio::time::timeout_at(deadline.into(), led)
         .await
-        .unwrap_or(Err(ErrorCode::RequestTimedOut))
+        .unwrap_or(too_late)
 }
 
 #[cfg(test)]
