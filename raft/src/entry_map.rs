@@ -251,6 +251,22 @@ impl EntryMap {
         )
     }
 
+    /// Up to where the log was durable when these marks were written. A mark that begins something
+    /// is synced, with the log before it, before any batch behind it is written; so it was, if a
+    /// later mark stands behind such a batch.
+    pub(crate) fn durable_end(&self) -> Offset {
+        let Some(last) = self.marks.back() else {
+            return self.purged.start_offset;
+        };
+        self.marks
+            .iter()
+            .rev()
+            .find(|mark| {
+                !matches!(mark.kind, MarkKind::Checkpoint { .. }) && mark.offset < last.offset
+            })
+            .map_or(self.purged.start_offset, |mark| mark.offset)
+    }
+
     /// Forgets the marks that come after batches which the log does not have, and moves the end
     /// back to the last mark that is left. Returns whether any mark was dropped.
     pub(crate) fn drop_marks_beyond(&mut self, log_end: Offset) -> bool {
@@ -576,6 +592,23 @@ mod tests {
         );
         assert_eq!(map.last_log_id(), Some(log_id(3, 4)));
         assert!(!map.drop_marks_beyond(Offset::new(15)));
+    }
+
+    #[test]
+    fn what_stands_before_a_mark_with_batches_behind_it_was_durable() {
+        let mut map = sample();
+        // The log start at 16 is the last mark; the blank of term 3 at 15 has a batch behind it.
+        assert_eq!(map.durable_end(), Offset::new(15));
+        map.push_checkpoint(Offset::new(18), RaftIndex::new(8));
+        assert_eq!(map.durable_end(), Offset::new(16));
+        map.push_batch(1);
+        map.push_checkpoint(Offset::new(19), RaftIndex::new(9));
+        assert_eq!(
+            map.durable_end(),
+            Offset::new(16),
+            "checkpoints are not synced"
+        );
+        assert_eq!(EntryMap::default().durable_end(), Offset::ZERO);
     }
 
     #[test]

@@ -70,6 +70,17 @@ pub enum RaftError {
         /// Term of the last entry.
         last_term: u64,
     },
+    /// The log of a group is gone, or the part of it that this replica had made durable.
+    #[error(
+        "the log of {group} is lost: {detail}; take this replica out of the group and add it again, \
+         for others may count on what it has stored"
+    )]
+    LogLost {
+        /// The group.
+        group: GroupKey,
+        /// What shows it.
+        detail: String,
+    },
     /// openraft handed in an entry that does not follow the last one.
     #[error("entry {found} does not follow: index {expected} after term {last_term} is next")]
     NotContiguous {

@@ -46,6 +46,8 @@ pub(crate) struct Opened {
     pub(crate) map: EntryMap,
     /// Bytes of a torn tail, which [`Journal::cut_tail`] cuts off.
     pub(crate) torn_bytes: u64,
+    /// Whether there was none, or none that had been made to its end.
+    pub(crate) made: bool,
 }
 
 impl Journal {
@@ -89,18 +91,7 @@ impl Journal {
             // Made, but cut off before the first entry was whole.
             return Self::create(disk, path, file, bootstrap, torn_bytes);
         }
-        let journal = Self {
-            disk,
-            path,
-            file,
-            end,
-            rewritten_bytes: end,
-        };
-        Ok(Opened {
-            journal,
-            map,
-            torn_bytes,
-        })
+        Ok(Self::opened(disk, path, file, end).with(map, torn_bytes, false))
     }
 
     /// Cuts off what stands behind the last whole record. Must come before the first write.
@@ -123,18 +114,27 @@ impl Journal {
         file.set_len(0)?;
         file.write_at(&content, 0)?;
         let end = content.len() as u64;
-        let journal = Self {
+        Ok(Self::opened(disk, path, file, end).with(map, torn_bytes, true))
+    }
+
+    /// A journal that ends at `end`.
+    fn opened(disk: Arc<dyn Disk>, path: PathBuf, file: Arc<SyncFile>, end: u64) -> Self {
+        Self {
             disk,
             path,
             file,
             end,
             rewritten_bytes: end,
-        };
-        Ok(Opened {
-            journal,
+        }
+    }
+
+    fn with(self, map: EntryMap, torn_bytes: u64, made: bool) -> Opened {
+        Opened {
+            journal: self,
             map,
             torn_bytes,
-        })
+            made,
+        }
     }
 
     /// Writes marks behind the last ones, into the page cache.
@@ -299,6 +299,7 @@ mod tests {
                 mut journal,
                 mut map,
                 torn_bytes,
+                ..
             } = Journal::open(disk.clone(), dir(), Some(voters()), false).unwrap();
             assert_eq!(torn_bytes, 33 - cut as u64);
             journal.cut_tail().unwrap();

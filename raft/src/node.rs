@@ -355,6 +355,19 @@ impl RaftNode {
             self.liveness.clone(),
         );
         let preference = spec.voters.clone();
+        let with_others = !spec.bootstrap || spec.voters != [self.options.node_id];
+        let voted_before = votes.get(key).map(|vote| vote.leader_id.term);
+        if with_others && voted_before.is_none() {
+            // From here on a replica without a vote has lost it.
+            let (disk, dir) = (self.options.disk.clone(), dir.clone());
+            if !blocking(move || Ok(open::has_journal(&*disk, &dir))).await? {
+                votes
+                    .save(key, Vote::new(0, me))
+                    .await
+                    .map_err(|error| RaftError::io("save a vote", error))?;
+            }
+        }
+        let bootstraps = spec.bootstrap;
         let opened = {
             let disk = self.options.disk.clone();
             let health = flusher.health().clone();
@@ -371,27 +384,32 @@ impl RaftNode {
             high_watermark,
             preferred,
             sole_voter,
+            made,
         } = opened;
         shared.raise_log_start(log_start);
         shared.raise_high_watermark(high_watermark, None);
+        if made && bootstraps && !sole_voter && voted_before.is_some_and(|term| term > 0) {
+            // What this replica had stored was counted on when it voted.
+            return Err(RaftError::LogLost {
+                group: key,
+                detail: "it has voted, and there is no log".into(),
+            });
+        }
         let last_term = map.last_term();
-        if votes
-            .get(key)
-            .is_none_or(|vote| vote.leader_id.term < last_term)
-        {
-            // The vote file is behind the log that was written under its votes: it is lost or
-            // damaged. The only voter cannot have promised its vote to anybody else; another
-            // could vote twice in one term.
-            if last_term > 0 && !sole_voter {
-                return Err(RaftError::VoteLost {
-                    group: key,
-                    last_term,
-                });
-            }
-            if last_term > 0 {
+        let vote_term = votes.get(key).map(|vote| vote.leader_id.term);
+        // The vote file is behind the log that was written under its votes: it is lost or damaged.
+        // The only voter cannot have promised its vote to anybody else; another could vote twice in
+        // one term.
+        if sole_voter {
+            if last_term > 0 && vote_term.is_none_or(|term| term < last_term) {
                 tracing::warn!(group = %key, last_term, "the vote is lost; taken from the log");
                 votes.adopt(key, Vote::new(last_term, me));
             }
+        } else if vote_term.is_none_or(|term| term < last_term) {
+            return Err(RaftError::VoteLost {
+                group: key,
+                last_term,
+            });
         }
         let vote = votes.get(key);
         if let Some(vote) = &vote {

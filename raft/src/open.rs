@@ -15,7 +15,7 @@ use odradek_storage::disk::Disk;
 
 use crate::entry_map::EntryMap;
 use crate::error::RaftError;
-use crate::journal::{Journal, Opened};
+use crate::journal::{self, Journal, Opened};
 use crate::node::{GroupSpec, bootstrap_membership};
 use crate::types::{LogId, RaftIndex, epoch_of};
 
@@ -31,6 +31,8 @@ pub(crate) struct OpenedLog {
     pub(crate) preferred: bool,
     /// Whether this node is the only voter.
     pub(crate) sole_voter: bool,
+    /// Whether it was made by this opening.
+    pub(crate) made: bool,
 }
 
 /// Opens or makes the log of a group. Waits for the disk.
@@ -60,6 +62,7 @@ pub(crate) fn open(
         mut journal,
         mut map,
         torn_bytes,
+        made,
     } = Journal::open(disk.clone(), dir, bootstrap, has_records(&*disk, dir)?)
         .map_err(|error| RaftError::io(format!("open the journal in {}", dir.display()), error))?;
     // The only voter takes no batch before the first entry of its term is durable, so that every
@@ -89,6 +92,16 @@ pub(crate) fn open(
             "the log starts at {}, the journal at {kept_from}",
             log.log_start()
         )));
+    }
+    if log.next_offset() < map.durable_end() && !spec.log_config.write_caching {
+        return Err(RaftError::LogLost {
+            group: spec.key,
+            detail: format!(
+                "it ends at {}, and had been stored up to {}",
+                log.next_offset(),
+                map.durable_end()
+            ),
+        });
     }
     let dropped = map.drop_marks_beyond(log.next_offset());
     count_batches(&mut log, &mut map)?;
@@ -132,6 +145,7 @@ pub(crate) fn open(
         log_start,
         high_watermark,
         sole_voter,
+        made,
         preferred: first && membership.voter_ids().any(|voter| voter == me),
         map,
     })
@@ -163,6 +177,12 @@ fn open_log(
         tracing::warn!(group = %spec.key, ?cut, "cut off what was not durable");
     }
     Ok(log)
+}
+
+/// Whether the directory has a journal.
+pub(crate) fn has_journal(disk: &dyn Disk, dir: &Path) -> bool {
+    disk.list(dir)
+        .is_ok_and(|entries| entries.iter().any(|entry| entry.name == journal::FILE_NAME))
 }
 
 /// Whether a segment in `dir` holds anything.

@@ -4,6 +4,10 @@
 //! once would sync a thousand files; here the votes that arrive while a sync runs share the next
 //! one. The newest record of a group counts. The file is rewritten when it is mostly old records.
 //!
+//! Each round of votes ends with a *mark*: up to where the file was durable before the round. A
+//! crash tears only what comes after the last of them, so a record that cannot be read below it was
+//! damaged, and the votes behind it are not taken for those that were given last.
+//!
 //! Every saved vote is visible to [`VoteFile::get`] at once and durable when [`VoteFile::save`]
 //! returns. After a failure nothing is saved any more.
 
@@ -40,6 +44,9 @@ const OPEN_RETRY: Duration = Duration::from_millis(10);
 
 const KIND_VOTE: u8 = 1;
 const KIND_DELETED: u8 = 2;
+const KIND_MARK: u8 = 3;
+/// Bytes of a mark's body.
+const MARK_BYTES: usize = 9;
 
 /// The votes of one data directory.
 pub(crate) struct VoteFile {
@@ -78,7 +85,20 @@ impl VoteFile {
         let (votes, end) = match bytes.strip_prefix(&MAGIC) {
             Some(records) => {
                 let (votes, valid) = read(records)?;
-                (votes, (MAGIC.len() + valid) as u64)
+                let end = MAGIC.len() + valid;
+                let durable = last_mark(records.get(valid..).unwrap_or_default());
+                if durable.is_some_and(|durable| durable > end as u64) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!(
+                            "{} is damaged at byte {end}, and votes behind it were durable. Put \
+                             back an intact copy; or move the whole log directory away and have \
+                             the other brokers rebuild its replicas",
+                            path.display()
+                        ),
+                    ));
+                }
+                (votes, end as u64)
             }
             // The file is made by an atomic replacement, so one without its magic is not ours.
             None if bytes.is_empty() => {
@@ -174,7 +194,8 @@ impl VoteFile {
     fn start_round(self: &Arc<Self>) {
         let (file, waiting, written) = {
             let mut state = self.state.lock();
-            let records = state.queued.split();
+            let mut records = state.queued.split();
+            framing::put(&mut records, &encode_mark(state.end));
             let waiting = std::mem::take(&mut state.waiting);
             let written = state.file.write_at(&records, state.end);
             state.end += records.len() as u64;
@@ -243,6 +264,9 @@ impl VoteFile {
         for (key, vote) in &state.votes {
             framing::put(&mut content, &encode_vote(*key, *vote));
         }
+        // The file takes its place as a whole.
+        let end = content.len() as u64;
+        framing::put(&mut content, &encode_mark(end));
         self.disk.replace_file(&self.path, &content)?;
         state.file = SyncFile::existing(self.disk.clone(), self.path.clone());
         state.end = content.len() as u64;
@@ -290,10 +314,36 @@ fn encode_deleted(key: GroupKey) -> BytesMut {
     out
 }
 
+/// Everything before `durable` was durable when this was written.
+fn encode_mark(durable: u64) -> BytesMut {
+    let mut out = BytesMut::with_capacity(MARK_BYTES);
+    out.put_u8(KIND_MARK);
+    out.put_u64(durable);
+    out
+}
+
+fn decode_mark(mut body: &[u8]) -> Option<u64> {
+    let kind = body.try_get_u8().ok()?;
+    let durable = body.try_get_u64().ok()?;
+    (kind == KIND_MARK && body.is_empty()).then_some(durable)
+}
+
+/// What the last intact mark in a part of the file says that does not begin with a record.
+fn last_mark(bytes: &[u8]) -> Option<u64> {
+    const MARK_RECORD: usize = framing::OVERHEAD + MARK_BYTES;
+    bytes
+        .windows(MARK_RECORD)
+        .filter_map(|window| decode_mark(Frames::new(window).next()?))
+        .max()
+}
+
 fn read(records: &[u8]) -> io::Result<(HashMap<GroupKey, Vote>, usize)> {
     let mut votes = HashMap::new();
     let mut frames = Frames::new(records);
     for body in frames.by_ref() {
+        if decode_mark(body).is_some() {
+            continue;
+        }
         match decode(body) {
             Some((key, Some(vote))) => votes.insert(key, vote),
             Some((key, None)) => votes.remove(&key),
@@ -335,6 +385,7 @@ fn decode(mut body: &[u8]) -> Option<(GroupKey, Option<Vote>)> {
 
 #[cfg(test)]
 mod tests {
+    use odradek_storage::disk::OpenMode;
     use odradek_storage::{LogDirHealth, SimDisk};
 
     use super::*;
@@ -415,6 +466,43 @@ mod tests {
         assert_eq!(votes.get(key(0)), Some(Vote::new(7999, 1)));
         disk.power_cut(1);
         assert_eq!(open(&disk).unwrap().get(key(0)), Some(Vote::new(7999, 1)));
+    }
+
+    #[tokio::test]
+    async fn a_torn_end_is_cut_but_damage_before_durable_votes_is_refused() {
+        let disk = SimDisk::new();
+        let votes = open(&disk).unwrap();
+        let path = Path::new(DIR).join(FILE_NAME);
+        let read = || disk.shared().read_file(&path, 1 << 20).unwrap();
+        let write = |bytes: &[u8]| {
+            let file = disk.shared().open(&path, OpenMode::Write).unwrap();
+            file.set_len(bytes.len() as u64).unwrap();
+            file.write_at(bytes, 0).unwrap();
+        };
+        let mut ends = vec![read().len()];
+        for term in 1..4 {
+            votes.save(key(0), Vote::new(term, 1)).await.unwrap();
+            ends.push(read().len());
+        }
+        drop(votes);
+        let whole = read();
+        // The last round may be torn anywhere: the one before it counts.
+        for cut in ends[2]..whole.len() {
+            write(&whole[..cut]);
+            let found = open(&disk).unwrap().get(key(0)).unwrap();
+            let complete = cut >= ends[2] + RECORD_BYTES as usize;
+            assert_eq!(found.leader_id.term, if complete { 3 } else { 2 });
+        }
+        for byte in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[byte] ^= 0x20;
+            write(&damaged);
+            let refused = open(&disk).is_err();
+            assert_eq!(refused, byte < ends[2], "byte {byte}");
+            if refused {
+                assert_eq!(read(), damaged, "left as it was");
+            }
+        }
     }
 
     #[test]

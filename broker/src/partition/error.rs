@@ -226,6 +226,7 @@ impl From<RaftError> for PartitionError {
             RaftError::Io { .. }
             | RaftError::JournalDamaged { .. }
             | RaftError::VoteLost { .. }
+            | RaftError::LogLost { .. }
             | RaftError::NotContiguous { .. }
             | RaftError::WrongStamp { .. }
             | RaftError::MissingEntry { .. }
