@@ -12,18 +12,18 @@ use super::{eventually, open_group, produce, simulate, start_detecting_node};
 use crate::memory_network::MemoryNetwork;
 use crate::{Group, Leadership, RaftNode};
 
-const VOTERS: [i32; 3] = [1, 2, 3];
+pub(super) const VOTERS: [i32; 3] = [1, 2, 3];
 
-struct Three {
-    network: MemoryNetwork,
-    disks: Vec<SimDisk>,
-    nodes: Vec<Arc<RaftNode>>,
-    groups: Vec<Arc<Group>>,
+pub(super) struct Three {
+    pub(super) network: MemoryNetwork,
+    pub(super) disks: Vec<SimDisk>,
+    pub(super) nodes: Vec<Arc<RaftNode>>,
+    pub(super) groups: Vec<Arc<Group>>,
 }
 
 impl Three {
     /// Three voters, the first of which leads and holds the lease. Messages take a while.
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let network = MemoryNetwork::new();
         network.break_streams_after(Duration::from_secs(1));
         for one in VOTERS {
@@ -54,7 +54,7 @@ impl Three {
         three
     }
 
-    async fn start_node(&self, id: i32) -> (Arc<RaftNode>, Arc<Group>) {
+    pub(super) async fn start_node(&self, id: i32) -> (Arc<RaftNode>, Arc<Group>) {
         let disk = &self.disks[id as usize - 1];
         let node = start_detecting_node(id, disk, &self.network).unwrap();
         self.network.add(&node);
@@ -64,7 +64,7 @@ impl Three {
 
     /// Waits until a node other than the one with index `old` holds the lease, and says how long
     /// that took. The old one must not hold it then.
-    async fn successor_of(&self, old: usize) -> (usize, Duration) {
+    pub(super) async fn successor_of(&self, old: usize) -> (usize, Duration) {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(20) {
             for (index, group) in self.groups.iter().enumerate() {
@@ -84,7 +84,7 @@ impl Three {
     }
 }
 
-fn node(id: i32) -> NodeId {
+pub(super) fn node(id: i32) -> NodeId {
     NodeId::new(id)
 }
 

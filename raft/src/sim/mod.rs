@@ -9,6 +9,7 @@ mod crash;
 mod failover;
 mod invariants;
 mod traps;
+mod wiped;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
