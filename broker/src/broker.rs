@@ -329,6 +329,7 @@ fn server_options(config: &BrokerConfig) -> ServerOptions {
         request_max_bytes: config.request_max_bytes,
         max_idle: config.connections_max_idle,
         max_in_flight: config.max_in_flight_requests,
+        max_in_flight_bytes: config.max_in_flight_bytes,
         stall_limit: STALL_LIMIT,
         stop_timeout: config.shutdown_timeout,
     }

@@ -87,9 +87,14 @@ impl MemoryBudget {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
+    /// Bytes of request frames that may be reserved at once.
+    pub fn request_bytes(&self) -> usize {
+        self.small_total + self.large_total
+    }
+
     /// Bytes of request frames reserved now.
     pub fn request_bytes_in_use(&self) -> usize {
-        (self.small_total + self.large_total)
+        self.request_bytes()
             .saturating_sub(self.small.available_permits() + self.large.available_permits())
     }
 

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::config::BrokerConfig;
+use crate::connection::buffers::FrameBuffers;
 use crate::connection::state::ConnectionState;
 use crate::connection::{self, ConnectionShared};
 use crate::context::ConnectionInfo;
@@ -27,6 +28,9 @@ use crate::peer::PeerServer;
 
 /// Pause after a failed accept: out of descriptors, most likely, and none comes back at once.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Part of the memory for requests that buffers without a frame may take: one eighth.
+const IDLE_BUFFERS_SHARE: usize = 8;
 
 /// One address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +87,8 @@ pub struct ServerOptions {
     pub max_idle: Option<Duration>,
     /// Most requests of one connection whose replies have not left.
     pub max_in_flight: usize,
+    /// Most bytes of large Produce frames of one connection that are not in their logs yet.
+    pub max_in_flight_bytes: usize,
     /// How long a peer may stall inside a frame while others wait for the memory that it holds.
     pub stall_limit: Duration,
     /// How long a stop waits for requests in progress.
@@ -274,15 +280,18 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let registry = Arc::clone(&connections.0);
         let Answering { dispatcher, peers } = answering;
+        let buffers = FrameBuffers::new(budget.request_bytes() / IDLE_BUFFERS_SHARE);
         let shared = ConnectionShared {
             dispatcher,
             peers: None,
             budget,
+            buffers: Arc::clone(&buffers),
             metrics,
             limits: odradek_protocol::frame::FrameLimits::with_request_max_bytes(
                 options.request_max_bytes,
             ),
             max_in_flight: options.max_in_flight.max(1),
+            max_in_flight_bytes: options.max_in_flight_bytes.max(1),
             stall_limit: options.stall_limit,
             stopping,
         };
@@ -298,7 +307,7 @@ impl Server {
             let registry = Arc::clone(&registry);
             accepting.spawn(accept_loop(listener, registry, shared, unlimited));
         }
-        let sweeper = tokio::spawn(sweep(Arc::clone(&registry), options.max_idle));
+        let sweeper = tokio::spawn(sweep(Arc::clone(&registry), buffers, options.max_idle));
         Self {
             accepting,
             sweeper,
@@ -475,12 +484,13 @@ async fn run_connection(
     tracing::debug!(%peer, cause = end.cause(), %end, "connection closed");
 }
 
-/// Closes connections on which nothing has moved for `max_idle`.
-async fn sweep(registry: Arc<Registry>, max_idle: Option<Duration>) {
-    let Some(max_idle) = max_idle else { return };
+/// Closes connections on which nothing has moved for `max_idle`, and frees buffers.
+async fn sweep(registry: Arc<Registry>, buffers: Arc<FrameBuffers>, max_idle: Option<Duration>) {
+    let max_idle = max_idle.unwrap_or(Duration::MAX);
     let period = (max_idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(10));
     loop {
         tokio::time::sleep(period).await;
+        buffers.release_idle();
         let idle: Vec<_> = {
             let open = registry.open.lock();
             open.connections

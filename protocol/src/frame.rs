@@ -150,6 +150,11 @@ impl FrameDecoder {
         self.authenticated = true;
     }
 
+    /// The announced frame has been read past the decoder, from its length prefix to its end.
+    pub fn frame_taken(&mut self) {
+        self.announced = None;
+    }
+
     /// Looks at the front of `buffer`. After an error the stream cannot be followed any further.
     pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<FrameEvent, ProtocolError> {
         if let Some(head) = self.announced {

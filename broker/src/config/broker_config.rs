@@ -52,6 +52,8 @@ pub struct BrokerConfig {
     pub reply_memory_bytes: usize,
     /// `odradek.connection.max.in.flight.requests`.
     pub max_in_flight_requests: usize,
+    /// `odradek.connection.max.in.flight.bytes`.
+    pub max_in_flight_bytes: usize,
     /// `odradek.shutdown.timeout.ms`.
     pub shutdown_timeout: Duration,
     /// `fetch.max.bytes`.
@@ -199,6 +201,7 @@ impl BrokerConfig {
             request_memory_bytes: request_memory_bytes(layers)?,
             reply_memory_bytes: layers.required("odradek.reply.memory.bytes")?,
             max_in_flight_requests: layers.required("odradek.connection.max.in.flight.requests")?,
+            max_in_flight_bytes: layers.required("odradek.connection.max.in.flight.bytes")?,
             shutdown_timeout: millis(layers, "odradek.shutdown.timeout.ms")?,
             fetch_max_bytes: layers.required("fetch.max.bytes")?,
             fetch_session_slots: layers.required("max.incremental.fetch.session.cache.slots")?,

@@ -245,6 +245,13 @@ static REQUESTS: &[KeySpec] = &[
             "Requests of one connection that may await their replies; the next is not read until one \
              has left.",
         ),
+    KeySpec::new("odradek.connection.max.in.flight.bytes", Int)
+        .default("16777216")
+        .allowed(Between(1, 1 << 30))
+        .doc(
+            "Bytes of one connection's Produce frames from 64 KiB to 8 MiB that may wait for their place \
+             in a log; the next one is not read until there is room. One frame always fits.",
+        ),
     KeySpec::new("fetch.max.bytes", Int)
         .default("57671680")
         .at_least(1024)

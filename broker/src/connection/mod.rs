@@ -3,7 +3,8 @@
 //! The two halves run in one task. The reader takes a frame, runs its handler and puts the reply,
 //! or the promise of one, into a bounded queue; the writer empties the queue in order. What bounds a
 //! connection: replies in flight ≤ the queue's length; a frame's memory is reserved before it is
-//! read; nothing is read while more than a bounded number of bytes waits for the peer to read.
+//! read; large Produce frames are not read far ahead of the logs they go to; nothing is read while
+//! more than a bounded number of bytes waits for the peer to read.
 //!
 //! On a listener for other nodes, a first request that is a node's hello turns the connection over to
 //! [`crate::peer`], and nothing of the above applies to it any more.
@@ -12,6 +13,7 @@
 //! still leave); the socket fails; nothing moves for `connections.max.idle.ms`; the broker stops
 //! (a request that only waits is dropped, others are answered).
 
+pub(crate) mod buffers;
 mod reader;
 mod send;
 pub(crate) mod state;
@@ -28,6 +30,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 use tokio::sync::{mpsc, watch};
 
+use self::buffers::FrameBuffers;
 use self::reader::{FrameReader, ReadEnd};
 use self::state::ConnectionState;
 use self::writer::{PendingReply, ReplyWriter, Slot, WriteEnd};
@@ -44,10 +47,13 @@ pub(crate) struct ConnectionShared {
     /// Serves other nodes, on listeners that are for them.
     pub(crate) peers: Option<Arc<PeerServer>>,
     pub(crate) budget: Arc<MemoryBudget>,
+    pub(crate) buffers: Arc<FrameBuffers>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) limits: FrameLimits,
     /// Most requests of one connection whose replies have not left.
     pub(crate) max_in_flight: usize,
+    /// Most bytes of large Produce frames of one connection that are not in their logs yet.
+    pub(crate) max_in_flight_bytes: usize,
     /// How long a peer may stall inside a frame while others wait for memory.
     pub(crate) stall_limit: Duration,
     /// Turns true when the broker stops.
@@ -178,7 +184,7 @@ async fn read_requests(
     slots: mpsc::Sender<Slot>,
 ) -> Reading {
     let mut stopping = shared.stopping.clone();
-    let mut frames = FrameReader::new(stream, shared.limits, &shared.budget, shared.stall_limit);
+    let mut frames = FrameReader::new(stream, shared);
     let over = Reading::Over;
     let mut is_first = true;
     loop {

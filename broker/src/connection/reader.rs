@@ -5,14 +5,19 @@
 //! reserved from the broker's budget, so that a produced megabyte is copied by the kernel alone.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use odradek_protocol::api::ApiKey;
 use odradek_protocol::error::ProtocolError;
-use odradek_protocol::frame::{FrameDecoder, FrameEvent, FrameLimits, LENGTH_PREFIX_BYTES};
+use odradek_protocol::frame::{FrameDecoder, FrameEvent, FrameHead, LENGTH_PREFIX_BYTES};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::tcp::ReadHalf;
+use tokio::sync::Semaphore;
 
+use super::ConnectionShared;
+use super::buffers::{FrameBuffer, FrameBuffers};
 use crate::memory::{MemoryBudget, Reservation};
 
 /// Rate that a frame must keep up, once the stall limit has passed, while others wait for memory.
@@ -56,28 +61,30 @@ pub(super) struct FrameReader<'a> {
     stream: ReadHalf<'a>,
     decoder: FrameDecoder,
     budget: &'a MemoryBudget,
+    buffers: &'a Arc<FrameBuffers>,
     /// A peer that starts a frame and then sends nothing for this long is cut off if another
     /// connection waits for the memory that it holds.
     stall_limit: Duration,
     inbox: BytesMut,
+    /// One permit for each byte of large Produce frames that may await its place in a log.
+    room: Arc<Semaphore>,
+    max_in_flight_bytes: usize,
 }
 
 impl<'a> FrameReader<'a> {
-    pub(super) fn new(
-        stream: ReadHalf<'a>,
-        limits: FrameLimits,
-        budget: &'a MemoryBudget,
-        stall_limit: Duration,
-    ) -> Self {
-        let mut decoder = FrameDecoder::new(limits);
+    pub(super) fn new(stream: ReadHalf<'a>, shared: &'a ConnectionShared) -> Self {
+        let mut decoder = FrameDecoder::new(shared.limits);
         // A plaintext listener asks nobody who they are.
         decoder.set_authenticated();
         Self {
             stream,
             decoder,
-            budget,
-            stall_limit,
+            budget: &shared.budget,
+            buffers: &shared.buffers,
+            stall_limit: shared.stall_limit,
             inbox: BytesMut::new(),
+            room: Arc::new(Semaphore::new(shared.max_in_flight_bytes)),
+            max_in_flight_bytes: shared.max_in_flight_bytes,
         }
     }
 
@@ -102,7 +109,7 @@ impl<'a> FrameReader<'a> {
         let payload = match self.decoder.decode(&mut self.inbox)? {
             // Copied out, so that whoever keeps a slice of a small frame keeps no more than that.
             FrameEvent::Frame { bytes, .. } => Bytes::copy_from_slice(&bytes),
-            _ => self.read_rest(head.length, &mut progress).await?,
+            _ => self.read_rest(head, &mut progress).await?,
         };
         if self.inbox.is_empty() {
             self.inbox = BytesMut::new();
@@ -128,33 +135,50 @@ impl<'a> FrameReader<'a> {
         self.stream.read_buf(&mut inbox).await
     }
 
+    /// Memory for a frame. A large Produce frame waits until enough of those before it are in the
+    /// log: reading ahead of the log takes memory, and what has waited long has left the
+    /// processor's cache.
+    async fn frame_buffer(&self, head: FrameHead, total: usize) -> FrameBuffer {
+        let is_produce = ApiKey::from_key(head.api_key) == Some(ApiKey::Produce);
+        if !is_produce || !FrameBuffers::keeps(total) {
+            return FrameBuffer::single(total);
+        }
+        let bytes = total.min(self.max_in_flight_bytes);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        // The semaphore is never closed; if it were, the frame would not count.
+        let room = Arc::clone(&self.room)
+            .acquire_many_owned(permits)
+            .await
+            .ok();
+        self.buffers.take(total, room)
+    }
+
     async fn read_rest(
         &mut self,
-        length: usize,
+        head: FrameHead,
         progress: &mut impl FnMut(usize),
     ) -> Result<Bytes, ReadEnd> {
-        let total = LENGTH_PREFIX_BYTES + length;
-        let mut frame = BytesMut::with_capacity(total);
-        frame.extend_from_slice(&self.inbox);
+        let total = LENGTH_PREFIX_BYTES + head.length;
+        let mut frame = self.frame_buffer(head, total).await;
+        frame.bytes.extend_from_slice(&self.inbox);
         self.inbox = BytesMut::new();
         let started = Instant::now();
-        loop {
-            if let FrameEvent::Frame { bytes, .. } = self.decoder.decode(&mut frame)? {
-                return Ok(bytes);
-            }
+        while frame.bytes.len() < total {
             // A byte now and then does not entitle anyone to memory that others wait for.
             let allowed = self.stall_limit
-                + Duration::from_secs_f64(frame.len() as f64 / CONTENDED_BYTES_PER_SECOND);
+                + Duration::from_secs_f64(frame.bytes.len() as f64 / CONTENDED_BYTES_PER_SECOND);
             if started.elapsed() > allowed && self.budget.is_contended() {
                 return Err(ReadEnd::Stalled);
             }
-            let missing = total - frame.len();
-            let read = self.read_or_stalled(&mut frame, missing).await?;
+            let missing = total - frame.bytes.len();
+            let read = self.read_or_stalled(&mut frame.bytes, missing).await?;
             if read == 0 {
                 return Err(ReadEnd::Truncated);
             }
             progress(read);
         }
+        self.decoder.frame_taken();
+        Ok(frame.freeze().slice(LENGTH_PREFIX_BYTES..))
     }
 
     async fn read_or_stalled(

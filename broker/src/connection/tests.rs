@@ -35,11 +35,14 @@ mod ask {
     pub(super) const CLOSE: u8 = 5;
     /// Wait for a time that no test waits for.
     pub(super) const FOREVER: u8 = 6;
+    /// Echo at once, and hold on to the frame as a log does that has not taken it yet.
+    pub(super) const HOLD: u8 = 7;
 }
 
 #[derive(Debug, Default)]
 struct Scripted {
     started: AtomicUsize,
+    held: parking_lot::Mutex<Vec<Bytes>>,
 }
 
 impl Dispatcher for Scripted {
@@ -52,6 +55,9 @@ impl Dispatcher for Scripted {
         self.started.fetch_add(1, Ordering::SeqCst);
         let correlation = frame[4..8].to_vec();
         let ask = frame.get(8).copied().unwrap_or(ask::NOW);
+        if ask == ask::HOLD {
+            self.held.lock().push(frame.slice(8..));
+        }
         let pause = Duration::from_millis(u64::from(frame.get(9).copied().unwrap_or(0)));
         let echo = move |extra: usize| {
             let mut reply = BytesMut::new();
@@ -111,6 +117,7 @@ fn options() -> ServerOptions {
         request_max_bytes: 4 << 20,
         max_idle: None,
         max_in_flight: 8,
+        max_in_flight_bytes: 1 << 20,
         stall_limit: Duration::from_secs(60),
         stop_timeout: Duration::from_secs(5),
     }
@@ -258,6 +265,31 @@ async fn requests_in_flight_on_one_connection_are_bounded() {
     // The queue, and the one that the writer waits for.
     assert!(fixture.scripted.started.load(Ordering::SeqCst) <= options().max_in_flight + 1);
     drop(stream);
+}
+
+#[tokio::test]
+async fn large_produce_frames_are_not_read_far_ahead_of_the_log() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    let large = options().max_in_flight_bytes / 2 - 16;
+    let mut body = vec![0; large];
+    body[0] = ask::HOLD;
+    let started =
+        |count| move |fixture: &Fixture| fixture.scripted.started.load(Ordering::SeqCst) == count;
+    for correlation in 0..3 {
+        stream
+            .write_all(&frame(correlation, &body))
+            .await
+            .expect("sent");
+    }
+    fixture.until("two fit", started(2)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(started(2)(&fixture), "the third waits");
+    fixture.scripted.held.lock().clear();
+    fixture.until("the third is read", started(3)).await;
+    for correlation in 0..3 {
+        assert_eq!(read_reply(&mut stream).await, Some((correlation, 4)));
+    }
 }
 
 #[tokio::test]

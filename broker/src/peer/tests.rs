@@ -61,6 +61,7 @@ fn server_options() -> ServerOptions {
         request_max_bytes: 1 << 20,
         max_idle: Some(Duration::from_millis(300)),
         max_in_flight: 8,
+        max_in_flight_bytes: 16 << 20,
         stall_limit: Duration::from_secs(5),
         stop_timeout: Duration::from_secs(1),
     }
