@@ -172,10 +172,14 @@ static NETWORK: &[KeySpec] = &[
         .at_least(1)
         .doc("Connections that the system keeps waiting to be accepted, a listener."),
     KeySpec::new("socket.receive.buffer.bytes", Int)
-        .default("102400")
+        .default("-1")
         .at_least(-1)
         .importance(High)
-        .doc("SO_RCVBUF of client sockets. −1 leaves it to the system, which then adapts it."),
+        .doc(
+            "SO_RCVBUF of client sockets. −1 leaves it to the system, which then adapts it to how fast \
+             the broker reads. Kafka's default, 102400, costs a third of the processor time of flat-out \
+             produce: a frame then comes in many small reads.",
+        ),
     KeySpec::new("socket.send.buffer.bytes", Int)
         .default("102400")
         .at_least(-1)
