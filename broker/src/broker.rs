@@ -46,8 +46,8 @@ const PLAINTEXT: i16 = 0;
 /// How long a client may stall inside a request while others wait for the memory that it holds.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a stop tries to hand leaderships over.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a node of a cluster looks whether its log directory still works.
+const HEALTH_PERIOD: Duration = Duration::from_millis(200);
 
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -252,6 +252,25 @@ impl Broker {
         self.http.as_ref().map(HttpServer::address)
     }
 
+    /// Waits until this process is of no more use, and returns why: among other nodes, once its log
+    /// directory has failed. What it leads it can neither write to nor give away, and others take over
+    /// as soon as it is gone. A node on its own goes on to serve what can be read.
+    pub async fn until_useless(&self) -> String {
+        if self.node.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            let directories = self.context.partitions.directories();
+            let failed = directories
+                .iter()
+                .find_map(|directory| directory.health().failure());
+            if let Some(cause) = failed {
+                return cause.to_owned();
+            }
+            tokio::time::sleep(HEALTH_PERIOD).await;
+        }
+    }
+
     /// Stops: among other nodes leaderships are handed over first; then no new connections, requests in
     /// progress end, logs are closed, the lock goes last.
     pub async fn stop(self) {
@@ -262,7 +281,8 @@ impl Broker {
             .as_ref()
             .filter(|_| config.cluster.controlled_shutdown)
         {
-            node.leave(&self.context, LEAVE_TIMEOUT).await;
+            let limit = config.replication.controlled_shutdown_timeout;
+            node.leave(&self.context, limit).await;
         }
         self.server.stop().await;
         for task in self.tasks {

@@ -101,6 +101,9 @@ async fn serve(loaded: Loaded) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        cause = broker.until_useless() => {
+            anyhow::bail!("the log directory has failed, other nodes take over: {cause}")
+        }
     }
     tracing::info!("stopping");
     tokio::select! {

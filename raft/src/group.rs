@@ -289,6 +289,13 @@ impl Group {
         blocking(move || Ok(core.with_log(|log| log.finish_checkpoint(checkpoint))?)).await
     }
 
+    /// On the leader: has the followers learn now how far the log is committed. Otherwise they learn
+    /// it with the next entry or heartbeat.
+    pub async fn announce_commit(&self) {
+        // Fails only when the group has stopped.
+        let _ = self.raft.trigger().heartbeat().await;
+    }
+
     /// Closes the descriptors of files that were not used since the last call.
     pub fn release_idle_files(&self) {
         self.core.release_idle_files();

@@ -583,6 +583,10 @@ fn raft_config(options: &RaftNodeOptions) -> Result<Arc<Config>, RaftError> {
         // used, and lost, before: the replicas would diverge without noticing.
         enable_leader_restore: Some(false),
         enable_pre_vote: Some(true),
+        // A follower that comes back with an empty disk, or without the tail that write.caching let
+        // it lose, is given the log again. What was committed stays so, and it has no vote that it
+        // has forgotten; without this the leader would stop at the first answer that falls back.
+        allow_log_reversion: Some(true),
         // A snapshot is taken when the log start has left a segment behind, and stands for just
         // that segment's entries, so all it covers is dropped with it.
         snapshot_policy: SnapshotPolicy::Never,

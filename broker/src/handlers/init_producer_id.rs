@@ -3,6 +3,8 @@
 //! There are no transactions yet: a transactional id is refused with an error that a client does
 //! not try again after, rather than letting it wait for a coordinator that does not exist.
 
+use std::time::Duration;
+
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{ProducerEpoch, ProducerId};
 use odradek_protocol::message;
@@ -10,6 +12,9 @@ use odradek_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::Reply;
 use crate::context::RequestContext;
+
+/// How long a client waits for a new block of ids.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers InitProducerId.
 pub async fn handle(
@@ -19,12 +24,16 @@ pub async fn handle(
     if let Err(code) = check(&request) {
         return Reply::Now(refused(code));
     }
-    Reply::Now(match context.broker.producer_ids.next().await {
-        Ok(id) => message!(InitProducerIdResponse {
+    let given = tokio::time::timeout(PATIENCE, context.broker.producer_ids.next()).await;
+    Reply::Now(match given {
+        // Without a majority of the metadata there is no new block of ids. Kafka says the same of a
+        // block that is on its way, and does not wait for it either.
+        Err(_elapsed) => refused(ErrorCode::CoordinatorLoadInProgress),
+        Ok(Ok(id)) => message!(InitProducerIdResponse {
             producer_id: id.get(),
             producer_epoch: 0,
         }),
-        Err(error) => {
+        Ok(Err(error)) => {
             tracing::warn!(%error, "no producer id can be given out");
             // The client waits a little and asks again, whatever the cause.
             refused(ErrorCode::CoordinatorNotAvailable)

@@ -70,6 +70,10 @@ struct Led {
     epoch: LeaderEpoch,
     in_sync: InSync,
     health: Health,
+    /// High watermark at the last look.
+    seen: Offset,
+    /// High watermark that followers have been told of for its own sake.
+    announced: Offset,
 }
 
 /// What the gauges count.
@@ -250,6 +254,11 @@ impl Supervisor {
                 }
             }
         }
+        let high_watermark = partition.offsets().high_watermark.offset();
+        if !alone && ready && led.is_to_announce(high_watermark) {
+            let group = Arc::clone(partition.group());
+            tokio::spawn(async move { group.announce_commit().await });
+        }
         let replicas = state.replicas.iter().copied();
         let in_sync = led.in_sync.replicas(
             node,
@@ -332,7 +341,22 @@ impl Led {
             epoch,
             in_sync: InSync::new(now, &state.isr),
             health: Health::default(),
+            seen: Offset::NONE,
+            announced: Offset::NONE,
         }
+    }
+
+    /// Whether followers have to be told of the high watermark: it has risen, and then nothing came
+    /// that would have told them. Who reads from a follower would otherwise wait for the last records
+    /// until the next.
+    fn is_to_announce(&mut self, high_watermark: Offset) -> bool {
+        let is_quiet = self.seen == high_watermark;
+        self.seen = high_watermark;
+        let is_due = is_quiet && self.announced < high_watermark;
+        if is_due {
+            self.announced = high_watermark;
+        }
+        is_due
     }
 }
 

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
 use odradek_raft::memory_network::MemoryNetwork;
-use odradek_raft::{DataDir, RaftNode, RaftNodeOptions, Timing};
+use odradek_raft::{DataDir, RaftNode, RaftNodeOptions};
 use odradek_storage::disk::Disk;
 use odradek_storage::flush::{Flusher, FlusherOptions};
 use odradek_storage::{LogDirHealth, RealDisk};
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use super::metadata_leader::{MetadataLeader, ReportError};
 use super::{Supervisor, SupervisorOptions};
 use crate::clock::SystemClock;
-use crate::config::ConfigStore;
+use crate::config::{BrokerConfig, ConfigStore, Settings, Voter};
 use crate::follower::Follower;
 use crate::metadata::controller::leader_reports::apply_reports;
 use crate::metadata::image::{MetadataImage, PartitionState};
@@ -135,7 +135,7 @@ impl Cluster {
             network: MemoryNetwork::new(),
             metadata: Arc::new(metadata),
             nodes: BTreeMap::new(),
-            config: ConfigStore::defaults(),
+            config: settings(count),
             dirs: BTreeMap::new(),
         };
         for id in 1..=count {
@@ -185,11 +185,7 @@ impl Cluster {
         let node_id = NodeId::new(id);
         let network = Arc::new(self.network.clone());
         let mut options = RaftNodeOptions::new(node_id, Arc::clone(&disk), vec![data_dir], network);
-        options.timing = Timing {
-            heartbeat_ms: 50,
-            election_min_ms: 200,
-            election_max_ms: 400,
-        };
+        options.probes = Some(Arc::new(self.network.clone()));
         let raft = RaftNode::open(options).expect("raft opens");
         self.network.add(&raft);
         let partitions = PartitionManager::new(PartitionManagerOptions {
@@ -390,6 +386,18 @@ impl Cluster {
         })
         .await;
     }
+}
+
+/// Settings of a node that is not alone.
+fn settings(nodes: i32) -> Arc<ConfigStore> {
+    let mut config = BrokerConfig::defaults();
+    let voter = |id| Voter {
+        id: NodeId::new(id),
+        host: format!("host{id}"),
+        port: 9093,
+    };
+    config.cluster.voters = (1..=nodes).map(voter).collect();
+    ConfigStore::new(Settings::new(), config)
 }
 
 fn log_of(partition: &Partition) -> Bytes {

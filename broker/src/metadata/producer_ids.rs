@@ -1,6 +1,7 @@
 //! The producer ids of this broker: a block at a time from the metadata log, then from memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use odradek_protocol::ids::{NodeId, ProducerId};
 use parking_lot::Mutex;
@@ -13,6 +14,9 @@ use super::controller::producer_ids::{ProducerIdBlock, allocate};
 use super::service::{MetadataError, MetadataService};
 use crate::cluster::Controllers;
 
+/// Pause after a block was refused.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
 /// Gives every new producer an id of its own. What is left of a block at a stop is never used.
 #[derive(Debug)]
 pub struct ProducerIds {
@@ -20,6 +24,8 @@ pub struct ProducerIds {
     controllers: Option<Arc<Controllers>>,
     broker: NodeId,
     block: Arc<Mutex<ProducerIdBlock>>,
+    /// Held while a block is asked for, so that many producers at once ask for one.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl ProducerIds {
@@ -34,6 +40,7 @@ impl ProducerIds {
             controllers,
             broker,
             block: Arc::new(Mutex::new(ProducerIdBlock::EMPTY)),
+            asking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -43,16 +50,19 @@ impl ProducerIds {
             if let Some(id) = self.block.lock().take() {
                 return Ok(id);
             }
-            if let Some(mut fresh) = self.allocate().await? {
-                let id = fresh.take();
-                let mut block = self.block.lock();
-                if block.is_empty() {
-                    *block = fresh;
-                }
-                drop(block);
-                if let Some(id) = id {
-                    return Ok(id);
-                }
+            let _asking = self.asking.lock().await;
+            if !self.block.lock().is_empty() {
+                continue;
+            }
+            let Some(mut fresh) = self.allocate().await? else {
+                // The leader does not give one at present; it is not asked without a pause.
+                tokio::time::sleep(REFUSED_PAUSE).await;
+                continue;
+            };
+            let id = fresh.take();
+            *self.block.lock() = fresh;
+            if let Some(id) = id {
+                return Ok(id);
             }
         }
     }

@@ -102,6 +102,7 @@ pub struct Partition {
     directory: Arc<LogDirectory>,
     clock: Arc<dyn Clock>,
     metrics: Arc<AppendMetrics>,
+    alone: bool,
 }
 
 /// What a partition is made of.
@@ -120,6 +121,8 @@ pub struct PartitionParts {
     pub clock: Arc<dyn Clock>,
     /// Where its appends are counted.
     pub metrics: Arc<AppendMetrics>,
+    /// Whether this node is a cluster of its own, so that nobody else can ever lead.
+    pub alone: bool,
 }
 
 impl fmt::Debug for Partition {
@@ -213,6 +216,7 @@ impl Partition {
             directory: parts.directory,
             clock: parts.clock,
             metrics: parts.metrics,
+            alone: parts.alone,
         }
     }
 
@@ -299,7 +303,8 @@ impl Partition {
     /// An error unless what this node has just said as the leader was its to say: no other can have
     /// been elected meanwhile. To be asked after an answer is made and before it leaves.
     pub fn require_lease(&self) -> Result<(), PartitionError> {
-        match self.group.holds_lease() {
+        // A node on its own is not to pay for what it cannot need.
+        match self.alone || self.group.holds_lease() {
             true => Ok(()),
             false => Err(PartitionError::LeaseOver),
         }

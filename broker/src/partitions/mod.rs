@@ -398,6 +398,7 @@ impl PartitionManager {
             directory,
             clock: Arc::clone(&self.options.clock),
             metrics: Arc::clone(&self.metrics),
+            alone: self.options.config.load().cluster.is_alone(),
         }))
     }
 

@@ -576,7 +576,7 @@ fn producer_ids_given_out_while_replicas_are_missing_are_never_given_twice() -> 
     three.cluster.node(one)?.kill9()?;
     three.cluster.node(other)?.kill9()?;
     let mut given = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..5 {
         let request = InitProducerIdRequest::default()
             .with_transactional_id(None)
             .with_transaction_timeout_ms(60_000);
