@@ -85,23 +85,29 @@ impl Duties {
         tracing::info!("this node leads the metadata no more");
     }
 
-    /// Has registered brokers follow the metadata group, and nobody else but its voters.
+    /// Has registered brokers and the voters of the cluster follow the metadata group, and nobody
+    /// else, and has those voters vote that have caught up.
     async fn follow_brokers(&self, image: &MetadataImage) {
         let group = self.metadata.group();
         let members = group.membership();
-        let registered: BTreeSet<NodeId> = image.brokers().map(|(id, _)| id).collect();
-        for node in &registered {
+        let voters: BTreeSet<NodeId> = image
+            .cluster()
+            .map(|cluster| cluster.voters.iter().copied().collect())
+            .unwrap_or_default();
+        let mut followers: BTreeSet<NodeId> = image.brokers().map(|(id, _)| id).collect();
+        followers.extend(&voters);
+        for node in &followers {
             if members.voters.contains(node) || members.learners.contains(node) {
                 continue;
             }
             let adding = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.add_learner(*node));
             match adding.await {
-                Ok(Ok(())) => tracing::info!(%node, "broker follows the metadata"),
-                Ok(Err(error)) => tracing::warn!(%node, %error, "broker cannot follow"),
+                Ok(Ok(())) => tracing::info!(%node, "node follows the metadata"),
+                Ok(Err(error)) => tracing::warn!(%node, %error, "node cannot follow"),
                 Err(_) => return,
             }
         }
-        for node in members.learners.difference(&registered) {
+        for node in members.learners.difference(&followers) {
             let removing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.remove_learner(*node));
             match removing.await {
                 Ok(Ok(())) => tracing::info!(%node, "node follows the metadata no more"),
@@ -109,6 +115,35 @@ impl Duties {
                 Err(_) => return,
             }
         }
+        let caught_up = self.caught_up();
+        let missing = voters.intersection(&members.learners);
+        if let Some(node) = missing.copied().find(|node| caught_up.contains(node)) {
+            let mut with = members.voters.clone();
+            with.insert(node);
+            let changing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.change_voters(with));
+            match changing.await {
+                Ok(Ok(())) => tracing::info!(%node, "node votes on the metadata"),
+                Ok(Err(error)) => tracing::warn!(%node, %error, "node cannot vote"),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Replicas that had all of the metadata a moment ago.
+    fn caught_up(&self) -> BTreeSet<NodeId> {
+        let progress = match self.metadata.group().replication() {
+            Ok(progress) => progress,
+            Err(error) => {
+                tracing::warn!(%error, "the progress of the metadata's replicas is not known");
+                return BTreeSet::new();
+            }
+        };
+        let end = self.metadata.group().offsets().high_watermark.offset();
+        progress
+            .into_iter()
+            .filter(|replica| replica.matched >= end)
+            .map(|replica| replica.node)
+            .collect()
     }
 
     async fn judge_sessions(&self, sessions: &mut Sessions, image: &MetadataImage) {

@@ -21,7 +21,7 @@ use crate::peer::message::Join;
 use crate::peer::{PeerReply, PeerRequest, Peers};
 
 /// How long one node may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.

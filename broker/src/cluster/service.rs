@@ -24,6 +24,9 @@ use crate::peer::message::{Forward, Forwarded, Join, LeaderReports, Registered, 
 use crate::peer::{LocalNode, PeerIdentity, PeerReply, PeerRequest, PeerService};
 use odradek_raft::GroupKey;
 
+/// How long one change of the metadata group's members may take.
+const MEMBERSHIP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
+
 /// See the module.
 pub struct ClusterService {
     local: Arc<LocalNode>,
@@ -188,20 +191,36 @@ impl ClusterService {
             let checked = check_newcomer(image, from, join.directory, &join.voters);
             (Vec::new(), checked.map(|()| cluster))
         });
-        match checked.await {
+        let cluster_id = match checked.await {
             Ok(Done {
                 value: Ok(Some(cluster_id)),
                 ..
-            }) => PeerReply::Welcome { cluster_id },
+            }) => cluster_id,
             Ok(Done {
                 value: Ok(None), ..
-            }) => PeerReply::Fresh,
+            }) => return PeerReply::Fresh,
             Ok(Done {
                 value: Err(refusal),
                 ..
-            }) => refused(&refusal),
-            Err(error) => failed(metadata, &error),
+            }) => return refused(&refusal),
+            Err(error) => return failed(metadata, &error),
+        };
+        // It holds nothing, so it must not count among those who have what is committed: it learns
+        // first, and votes when it has caught up.
+        let group = metadata.group();
+        let mut voters = group.membership().voters;
+        if voters.remove(&from) {
+            let changing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.change_voters(voters));
+            match changing.await {
+                Ok(Ok(())) => tracing::info!(node = %from, "votes again when it has caught up"),
+                Ok(Err(error)) => {
+                    tracing::warn!(node = %from, %error, "cannot be let in");
+                    return PeerReply::Busy;
+                }
+                Err(_) => return PeerReply::Busy,
+            }
         }
+        PeerReply::Welcome { cluster_id }
     }
 
     async fn stop(&self, stop: Stop) -> PeerReply {

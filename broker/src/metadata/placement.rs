@@ -1,8 +1,9 @@
 //! Which brokers get the replicas of new partitions.
 //!
 //! Each partition is led by the broker that leads least, and its other replicas go to racks that have
-//! none of it yet, and there to the brokers that hold least; equals take turns. What is counted is
-//! the cluster as it stands, so topics of one partition spread like partitions of one topic.
+//! none of it yet, and there to the brokers that hold least; equals take turns. What a broker has of
+//! the same request counts first, then what it has at all: the partitions of a topic are spread even
+//! when one broker is new and empty, and topics of one partition spread like partitions of one topic.
 //!
 //! Brokers that are fenced or about to stop get nothing.
 
@@ -18,8 +19,9 @@ use super::refusal::Refusal;
 struct Candidate<'a> {
     id: NodeId,
     rack: Option<&'a str>,
-    leads: usize,
-    holds: usize,
+    /// Of this request, and of the cluster before it.
+    leads: (usize, usize),
+    holds: (usize, usize),
 }
 
 /// Replicas of `count` partitions from index `first` on, the preferred leader first.
@@ -65,8 +67,8 @@ fn candidates(image: &MetadataImage) -> Vec<Candidate<'_>> {
             Candidate {
                 id,
                 rack: broker.rack.as_deref(),
-                leads,
-                holds,
+                leads: (0, leads),
+                holds: (0, holds),
             }
         })
         .collect()
@@ -98,8 +100,8 @@ fn place_one(candidates: &mut [Candidate<'_>], turn: usize, count: usize) -> Vec
             });
         let Some((at, _)) = best else { break };
         if let Some(candidate) = candidates.get_mut(at) {
-            candidate.leads += usize::from(chosen.is_empty());
-            candidate.holds += 1;
+            candidate.leads.0 += usize::from(chosen.is_empty());
+            candidate.holds.0 += 1;
         }
         chosen.push(at);
     }
@@ -206,6 +208,31 @@ mod tests {
         }
         leaders.sort_unstable();
         assert_eq!(leaders, [1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_new_broker_does_not_get_all_of_the_next_topic() {
+        let mut image = image_with_brokers(&[1, 2]);
+        apply(&mut image, &topic("old", 1, &[&[1], &[2], &[1], &[2]]));
+        let more = image_with_brokers(&[3]);
+        let (id, broker) = more.brokers().next().expect("registered");
+        apply(
+            &mut image,
+            &[MetadataRecord::RegisterBroker(RegisterBrokerRecord {
+                broker_id: id,
+                incarnation_id: broker.incarnation_id,
+                broker_epoch: 1,
+                endpoints: vec![],
+                features: vec![],
+                rack: None,
+                fenced: false,
+                log_dirs: vec![],
+            })],
+        );
+        let placed = place(&image, 0, 4, 1).expect("there is room");
+        let leaders: Vec<i32> = placed.iter().map(|replicas| replicas[0].get()).collect();
+        let count = |id| leaders.iter().filter(|leader| **leader == id).count();
+        assert_eq!((count(1) + count(2), count(3)), (2, 2));
     }
 
     #[test]
