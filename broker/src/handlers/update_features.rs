@@ -14,6 +14,10 @@ use crate::metadata::features;
 /// Last version that answers for each feature.
 const LAST_DETAILED_VERSION: i16 = 1;
 
+/// What Kafka says before it names the feature that is in the way.
+const FAILED: &str =
+    "The update failed for all features since the following feature had an error: ";
+
 /// Answers UpdateFeatures.
 pub async fn handle(
     context: RequestContext,
@@ -26,7 +30,7 @@ pub async fn handle(
     let (code, message) = match refusal {
         Some(message) => (
             ErrorCode::InvalidUpdateVersion,
-            Some(StrBytes::from(message)),
+            Some(StrBytes::from(format!("{FAILED}{message}"))),
         ),
         None => (ErrorCode::None, None),
     };

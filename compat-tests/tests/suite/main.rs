@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 mod clients;
+mod compare_cluster;
 mod compare_configs;
 mod compare_fetch;
 mod compare_group_admin;

@@ -215,6 +215,62 @@ fn a_topic_can_be_produced_to_at_once_by_way_of_another_broker() -> Result<()> {
     Ok(())
 }
 
+/// The brokers and the topics with their replicas, as one node knows them.
+fn known(metadata: &kafka_protocol::messages::MetadataResponse) -> Vec<String> {
+    let mut known: Vec<String> = metadata
+        .brokers
+        .iter()
+        .map(|broker| format!("{:?} at {}:{}", broker.node_id, &*broker.host, broker.port))
+        .collect();
+    for topic in &metadata.topics {
+        for partition in &topic.partitions {
+            known.push(format!(
+                "{:?}-{}: {:?}",
+                topic.topic_id, partition.partition_index, partition.replica_nodes
+            ));
+        }
+    }
+    known.sort();
+    known
+}
+
+#[test]
+fn topics_can_be_made_on_every_broker_after_the_metadata_leader_was_killed() -> Result<()> {
+    let mut three = Three::start(three())?;
+    three.create(2, "before", &[&[1, 2, 3], &[2, 3, 1], &[3, 1, 2]])?;
+    let same_everywhere = |three: &Three, nodes: &[NodeNumber]| -> Result<bool> {
+        let mut all = Vec::new();
+        for node in nodes {
+            all.push(known(&three.cluster.ask(*node)?));
+        }
+        Ok(all.windows(2).all(|pair| pair[0] == pair[1]))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !same_everywhere(&three, &[1, 2, 3])? {
+        ensure!(Instant::now() < deadline, "the nodes know different things");
+        std::thread::sleep(PAUSE);
+    }
+    let leader = three.cluster.ask(1)?.controller_id.0;
+    ensure!((1..=3).contains(&leader), "no controller: {leader}");
+    three.cluster.node(leader)?.kill9()?;
+    let (one, other) = others(leader);
+    for (node, name) in [(one, "after-one"), (other, "after-other")] {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = three.create(node, name, &[&[one, other, leader]]) {
+            ensure!(Instant::now() < deadline, "{error:#}");
+            std::thread::sleep(PAUSE);
+        }
+    }
+    three.cluster.launch(leader)?;
+    three.cluster.await_members(PATIENCE)?;
+    let deadline = Instant::now() + PATIENCE;
+    while !same_everywhere(&three, &[1, 2, 3])? {
+        ensure!(Instant::now() < deadline, "the nodes know different things");
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_topic_made_again_while_a_replica_was_away_is_the_new_one_everywhere() -> Result<()> {
     let mut three = Three::start(three())?;

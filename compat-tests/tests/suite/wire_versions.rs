@@ -7,14 +7,16 @@ use compat_tests::server::Server;
 use compat_tests::transcript::served_versions;
 use compat_tests::wire::{Wire, WireError, request_header_version, text};
 use kafka_protocol::messages::{
-    AlterConfigsRequest, ApiKey, ApiVersionsRequest, ApiVersionsResponse, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
-    DescribeProducersRequest, DescribeTopicPartitionsRequest, FetchRequest, FindCoordinatorRequest,
+    AlterConfigsRequest, AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest,
+    ApiVersionsResponse, CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest,
+    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeGroupsRequest, DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest, FindCoordinatorRequest,
     HeartbeatRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest,
     LeaveGroupRequest, ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
-    MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
-    OffsetForLeaderEpochRequest, ProduceRequest, SyncGroupRequest,
+    ListPartitionReassignmentsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, SyncGroupRequest,
+    UnregisterBrokerRequest, UpdateFeaturesRequest,
 };
 use kafka_protocol::protocol::{Decodable, Request};
 
@@ -190,6 +192,22 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
             Some(ApiKey::ListConfigResources) => {
                 ask(wire, min, max, |_| ListConfigResourcesRequest::default())?
             }
+            Some(ApiKey::ElectLeaders) => ask(wire, min, max, |_| ElectLeadersRequest::default())?,
+            Some(ApiKey::AlterPartitionReassignments) => ask(wire, min, max, |_| {
+                AlterPartitionReassignmentsRequest::default()
+            })?,
+            Some(ApiKey::ListPartitionReassignments) => ask(wire, min, max, |_| {
+                ListPartitionReassignmentsRequest::default()
+            })?,
+            Some(ApiKey::DescribeQuorum) => {
+                ask(wire, min, max, |_| DescribeQuorumRequest::default())?
+            }
+            Some(ApiKey::UpdateFeatures) => {
+                ask(wire, min, max, |_| UpdateFeaturesRequest::default())?
+            }
+            Some(ApiKey::UnregisterBroker) => ask(wire, min, max, |_| {
+                UnregisterBrokerRequest::default().with_broker_id(77.into())
+            })?,
             Some(ApiKey::DescribeTopicPartitions) => {
                 ask(wire, min, max, |_| {
                     DescribeTopicPartitionsRequest::default()
