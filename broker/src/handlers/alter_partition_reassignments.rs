@@ -74,6 +74,7 @@ pub async fn handle(
         .collect();
     Reply::Now(message!(AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: may_resize,
+        error_message: None,
         responses,
     }))
 }

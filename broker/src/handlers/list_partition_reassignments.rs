@@ -34,7 +34,10 @@ pub async fn handle(
             })
             .collect(),
     };
-    Reply::Now(message!(ListPartitionReassignmentsResponse { topics }))
+    Reply::Now(message!(ListPartitionReassignmentsResponse {
+        error_message: None,
+        topics,
+    }))
 }
 
 fn ongoing(
