@@ -13,6 +13,7 @@ use super::Reply;
 use super::admin_answers::Verdict;
 use crate::context::RequestContext;
 use crate::metadata::controller::reassignments::{Reassignment, alter_reassignments};
+use crate::metadata::refusal::Refusal;
 
 /// Answers AlterPartitionReassignments.
 pub async fn handle(
@@ -58,7 +59,11 @@ pub async fn handle(
             let partitions = topic.partitions.iter().zip(outcomes.by_ref());
             let partitions = partitions
                 .map(|(partition, outcome)| {
-                    let verdict = Verdict::of_result(outcome);
+                    let mut verdict = Verdict::of_result(outcome);
+                    if *outcome == Err(Refusal::NoReassignment) {
+                        // Kafka says this one without a sentence.
+                        verdict.message = None;
+                    }
                     message!(ReassignablePartitionResponse {
                         partition_index: partition.partition_index,
                         error_code: verdict.code,
