@@ -54,26 +54,30 @@ pub struct Group {
     pub(crate) catch_up: Mutex<CatchUp>,
 }
 
+/// What a group is made of.
+pub(crate) struct GroupParts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) raft: Raft<TypeConfig, PartitionFsm>,
+    pub(crate) core: CoreHandle,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) liveness: Option<Arc<Liveness>>,
+    pub(crate) node: NodeId,
+    pub(crate) dir: PathBuf,
+    /// In which order the voters stand for election.
+    pub(crate) preference: Vec<NodeId>,
+}
+
 impl Group {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        raft: Raft<TypeConfig, PartitionFsm>,
-        core: CoreHandle,
-        network: Arc<dyn Network>,
-        liveness: Option<Arc<Liveness>>,
-        node: NodeId,
-        dir: PathBuf,
-        preference: Vec<NodeId>,
-    ) -> Self {
+    pub(crate) fn new(parts: GroupParts) -> Self {
         Self {
-            shared,
-            raft,
-            core,
-            network,
-            node,
-            dir,
-            liveness,
-            preference: Mutex::new(preference),
+            shared: parts.shared,
+            raft: parts.raft,
+            core: parts.core,
+            network: parts.network,
+            node: parts.node,
+            dir: parts.dir,
+            liveness: parts.liveness,
+            preference: Mutex::new(parts.preference),
             catch_up: Mutex::default(),
         }
     }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use crate::error::RaftError;
-use crate::group::Group;
+use crate::group::{Group, GroupParts};
 use crate::liveness::{Liveness, PeerState, ProbeTransport};
 use crate::log_core::{Clock, Core};
 use crate::log_store::LogStore;
@@ -460,16 +460,16 @@ impl RaftNode {
                 .await
                 .map_err(|fatal| RaftError::Stopped(fatal.to_string().into()))?;
         }
-        let group = Group::new(
+        let group = Group::new(GroupParts {
             shared,
             raft,
             core,
-            self.options.network.clone(),
-            self.liveness.clone(),
-            self.options.node_id,
+            network: self.options.network.clone(),
+            liveness: self.liveness.clone(),
+            node: self.options.node_id,
             dir,
             preference,
-        );
+        });
         Ok((Arc::new(group), found))
     }
 

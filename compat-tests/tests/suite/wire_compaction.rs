@@ -48,9 +48,12 @@ fn noise(seed: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Newest value of every key, with its offset.
+type Newest = BTreeMap<Vec<u8>, (i64, Vec<u8>)>;
+
 /// Fills more than three segments; returns the newest value of every key with its offset.
-fn fill(wire: &mut Wire, topic: &Topic, round: usize) -> Result<BTreeMap<Vec<u8>, (i64, Vec<u8>)>> {
-    let mut newest = BTreeMap::new();
+fn fill(wire: &mut Wire, topic: &Topic, round: usize) -> Result<Newest> {
+    let mut newest = Newest::new();
     for batch in 0..100 {
         let codec = [Codec::None, Codec::Zstd, Codec::Gzip][batch % 3];
         let at = now()?;
@@ -102,7 +105,7 @@ fn until_compacted(
     }
 }
 
-fn check_newest(left: &[Record], newest: &BTreeMap<Vec<u8>, (i64, Vec<u8>)>) -> Result<()> {
+fn check_newest(left: &[Record], newest: &Newest) -> Result<()> {
     for (key, (offset, value)) in newest {
         let record = left
             .iter()
@@ -117,7 +120,7 @@ fn check_newest(left: &[Record], newest: &BTreeMap<Vec<u8>, (i64, Vec<u8>)>) -> 
 #[test]
 fn the_newest_record_of_every_key_stays_over_kills_and_every_offset_can_be_fetched() -> Result<()> {
     let (mut server, mut wire, topic) = compacted_topic(&[])?;
-    let mut newest = BTreeMap::new();
+    let mut newest = Newest::new();
     for round in 0..3 {
         newest.extend(fill(&mut wire, &topic, round)?);
         // Three segments of four are closed; of those at most one record a key is left.
