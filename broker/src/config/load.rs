@@ -10,6 +10,9 @@ use super::key::{ConfigKind, InvalidValue, KeySpec};
 use super::values::{Layers, Settings};
 use super::{broker_keys, foreign_keys, properties, spelling};
 
+const BOOTSTRAP_SERVERS: &str = "controller.quorum.bootstrap.servers";
+const VOTERS: &str = "controller.quorum.voters";
+
 /// Where a setting stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -128,6 +131,7 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
     let mut statics = Settings::new();
     let mut origins = std::collections::HashMap::new();
     let mut without_effect = std::collections::BTreeSet::new();
+    let mut several_servers = None;
     for (key, value, origin) in given {
         if let Some(spec) = broker_keys::find(&key) {
             let value = spec.normalize(&value).map_err(|cause| LoadError::Invalid {
@@ -138,6 +142,9 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
             origins.insert(key, origin);
         } else if let Some(kind) = foreign_kind(&key) {
             check_foreign(&key, kind, &value, &origin)?;
+            if key == BOOTSTRAP_SERVERS && value.contains(',') {
+                several_servers = Some(origin);
+            }
             without_effect.insert(key);
         } else {
             return Err(LoadError::UnknownKey {
@@ -146,6 +153,14 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
                 origin,
             });
         }
+    }
+    // A node that is meant to be one of several must not quietly be a cluster of its own.
+    if let Some(origin) = several_servers.filter(|_| !statics.contains_key(VOTERS)) {
+        return Err(LoadError::Refused {
+            key: BOOTSTRAP_SERVERS.to_owned(),
+            origin,
+            reason: "voters are not looked up; name them in controller.quorum.voters",
+        });
     }
     let layers = Layers {
         statics,
@@ -277,6 +292,14 @@ mod tests {
         let text = "a.b=1\n".replace("a.b", "node.id") + "controller.quorum.voters=2@h:1\n";
         let message = message(&text, &[]);
         assert!(message.starts_with("2: "), "{message}");
+    }
+
+    #[test]
+    fn a_node_meant_to_be_one_of_several_is_never_a_cluster_of_its_own() {
+        let servers = "controller.quorum.bootstrap.servers=a:1,b:1,c:1";
+        let message = message(servers, &[]);
+        assert!(message.contains("controller.quorum.voters"), "{message}");
+        assert!(from_text("controller.quorum.bootstrap.servers=a:1", &[]).is_ok());
     }
 
     #[test]
