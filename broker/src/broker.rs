@@ -123,6 +123,10 @@ impl Broker {
         let peer_server = peers
             .as_ref()
             .map(|peers| PeerServer::new(Arc::clone(peers), Arc::clone(&stack.raft)));
+        if let (Some(http), Some(peers)) = (&http, &peers) {
+            http.observe_peers(Arc::clone(peers));
+        }
+        let throttles = peers.as_ref().map(|peers| Arc::clone(peers.throttles()));
         let node = peers
             .zip(peer_server.as_ref())
             .map(|(peers, server)| ClusterNode::new(&config, peers, server));
@@ -186,6 +190,7 @@ impl Broker {
             config: Arc::clone(&config),
             partitions: Arc::clone(&partitions),
             connections,
+            throttles,
         };
         let commit_timeout = config.load().groups.offsets_commit_timeout;
         let attendant =

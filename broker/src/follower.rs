@@ -1,7 +1,7 @@
 //! What a change of the metadata means to this broker, in the order in which it must happen.
 //!
 //! For every image: dynamic settings count first, since partitions are opened and changed by them;
-//! then the limits of connections; then partitions are opened, changed and removed. Images that come
+//! then the limits of connections and of replication; then partitions are opened, changed and removed. Images that come
 //! meanwhile are skipped but for the last. Group coordinators follow by themselves.
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::config::ConfigStore;
 use crate::metadata::image::{ConfigResource, MetadataImage};
 use crate::partitions::PartitionManager;
+use crate::peer::Throttles;
 use crate::server::{ConnectionLimits, Connections};
 
 /// See the module.
@@ -25,6 +26,8 @@ pub struct Follower {
     pub partitions: Arc<PartitionManager>,
     /// Takes the limits of connections.
     pub connections: Connections,
+    /// Takes the rates of replication and whom they concern, where there are other nodes.
+    pub throttles: Option<Arc<Throttles>>,
 }
 
 impl Follower {
@@ -34,6 +37,9 @@ impl Follower {
         loop {
             let image = Arc::clone(&images.borrow_and_update());
             self.apply_settings(before.as_deref(), &image);
+            if let Some(throttles) = &self.throttles {
+                throttles.follow(&image);
+            }
             self.partitions.reconcile(Arc::clone(&image)).await;
             before = Some(image);
             if images.changed().await.is_err() {
@@ -57,7 +63,12 @@ impl Follower {
             .config
             .set_dynamic(settings(&for_all), settings(&for_this))
         {
-            Ok(config) => self.connections.set_limits(ConnectionLimits::of(&config)),
+            Ok(config) => {
+                self.connections.set_limits(ConnectionLimits::of(&config));
+                if let Some(throttles) = &self.throttles {
+                    throttles.set_rates(&config.peers);
+                }
+            }
             // Each was checked before it was stored; together with the settings of this start they
             // may contradict each other all the same.
             Err(error) => tracing::error!(%error, "dynamic settings are not applied"),
@@ -99,6 +110,7 @@ mod tests {
             config: Arc::clone(&config),
             partitions: Arc::clone(&fixture.manager),
             connections: Connections::new(ConnectionLimits::of(&config.load())),
+            throttles: None,
         };
         let (sender, images) = watch::channel(Arc::new(MetadataImage::default()));
         let running = tokio::spawn(follower.run(images));

@@ -3,6 +3,7 @@
 use super::broker_config::{millis, refused};
 use super::key::Allowed::Between;
 use super::key::ConfigKind::{Int, Long};
+use super::key::UpdateMode::ClusterWide;
 use super::key::{InvalidValue, KeySpec};
 use super::values::Layers;
 use crate::peer::PeerLimits;
@@ -66,6 +67,22 @@ pub(super) static PEERS: &[KeySpec] = &[
         .default("1000")
         .at_least(1)
         .doc("Longest such pause."),
+    KeySpec::new("leader.replication.throttled.rate", Long)
+        .default("9223372036854775807")
+        .at_least(0)
+        .update(ClusterWide)
+        .doc(
+            "Bytes a second that this broker sends, as a leader, to the replicas that topics name in \
+             `leader.replication.throttled.replicas` and that are out of sync.",
+        ),
+    KeySpec::new("follower.replication.throttled.rate", Long)
+        .default("9223372036854775807")
+        .at_least(0)
+        .update(ClusterWide)
+        .doc(
+            "Bytes a second that this broker takes, as a follower, of the partitions that topics name \
+             in `follower.replication.throttled.replicas`.",
+        ),
 ];
 
 impl PeerLimits {
@@ -82,6 +99,8 @@ impl PeerLimits {
             connect_timeout: millis(layers, "odradek.peer.connect.timeout.ms")?,
             reconnect_backoff: millis(layers, BACKOFF)?,
             reconnect_backoff_max: millis(layers, BACKOFF_MAX)?,
+            leader_throttled_rate: layers.required("leader.replication.throttled.rate")?,
+            follower_throttled_rate: layers.required("follower.replication.throttled.rate")?,
         };
         if limits.reconnect_backoff > limits.reconnect_backoff_max {
             return Err(refused(

@@ -19,4 +19,4 @@ pub mod topic_name;
 pub mod topics;
 
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;

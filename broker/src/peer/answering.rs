@@ -34,7 +34,7 @@ use super::mailbox::Mailbox;
 use super::metrics::Traffic;
 use super::outbox::Outbox;
 use super::server::PeerService;
-use super::{PeerReply, PeerRequest};
+use super::{PeerReply, PeerRequest, Throttles};
 
 /// Frames taken before answers are looked for.
 const FRAMES_AT_ONCE: usize = 64;
@@ -44,6 +44,7 @@ pub(super) struct Serving<'a> {
     pub(super) from: NodeId,
     pub(super) raft: &'a Arc<RaftNode>,
     pub(super) service: &'a OnceLock<Arc<dyn PeerService>>,
+    pub(super) throttles: &'a Arc<Throttles>,
     pub(super) bounds: Bounds,
     pub(super) max_streams: usize,
     pub(super) traffic: &'a Traffic,
@@ -201,11 +202,9 @@ impl Session<'_> {
             return Ok(());
         }
         let requests = Mailbox::new();
-        match self
-            .serving
-            .raft
-            .serve_append_stream(group, requests.clone().boxed())
-        {
+        let taken = self.serving.throttles.taking(group, requests.clone());
+        let raft = self.serving.raft;
+        match raft.serve_append_stream(group, taken.boxed()) {
             Ok(answers) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let served = Served {

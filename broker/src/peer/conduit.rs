@@ -51,8 +51,10 @@ pub(super) struct Bounds {
     pub(super) queue: usize,
     /// Unanswered calls.
     pub(super) calls: usize,
-    /// Longest frame.
+    /// Longest frame that this node takes.
     pub(super) frame: usize,
+    /// Longest frame that the other node takes.
+    pub(super) frame_of_other: usize,
 }
 
 /// Streams that are woken when room has come free: more than one, for it may be enough for some.
@@ -271,6 +273,14 @@ impl Conduit {
     /// Queues a request of a stream and returns what it counts.
     pub(super) fn append(&self, number: u32, request: &AppendRequest) -> Result<usize, WireError> {
         let len = wire::append_request_len(request)?;
+        let limit = self.bounds.frame_of_other;
+        if len + HEAD_BYTES > limit {
+            // It would close the connection of all the others.
+            return Err(WireError::Unsendable(format!(
+                "of {len} bytes, over the limit of {limit} of node {}",
+                self.to
+            )));
+        }
         let charge = charge(HEAD_BYTES + len);
         {
             let mut state = self.state.lock();

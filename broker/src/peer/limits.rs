@@ -27,6 +27,10 @@ pub struct PeerLimits {
     pub reconnect_backoff: Duration,
     /// Longest such pause.
     pub reconnect_backoff_max: Duration,
+    /// `leader.replication.throttled.rate`, in bytes a second.
+    pub leader_throttled_rate: u64,
+    /// `follower.replication.throttled.rate`, in bytes a second.
+    pub follower_throttled_rate: u64,
 }
 
 impl PeerLimits {

@@ -229,6 +229,7 @@ impl Link {
             queue: limits.queue_bytes,
             calls: limits.max_calls,
             frame: limits.frame_max_bytes,
+            frame_of_other: accepted.frame as usize,
         }
     }
 

@@ -7,7 +7,8 @@
 //! - [`peers`], `link`: the asking side; `conduit`, `asking`, `append_stream`: a connection of it.
 //! - [`server`], `known`: the answering side; `answering`: a connection of it.
 //! - `outbox`, `mailbox`: what is on its way to a socket, or from one to whom it concerns.
-//! - [`network`]: the asking side as the Raft groups see it. [`metrics`]: what is counted.
+//! - [`network`]: the asking side as the Raft groups see it. [`throttle`]: what holds it back.
+//! - [`metrics`]: what is counted.
 //!
 //! How a node is put together, in this order, for each needs the one before:
 //!
@@ -47,6 +48,7 @@ pub mod peers;
 pub mod server;
 #[cfg(test)]
 mod tests;
+pub mod throttle;
 
 pub use address::{AddressBook, PeerAddress};
 pub use error::PeerError;
@@ -57,3 +59,4 @@ pub use network::Network;
 pub use peers::Peers;
 pub(crate) use server::{Arrival, PeerEnd};
 pub use server::{PeerServer, PeerService};
+pub use throttle::Throttles;

@@ -78,6 +78,8 @@ impl odradek_raft::network::Network for Network {
                 .await
                 .map_err(unreachable)?;
             let (number, answers) = conduit.open(link.group).map_err(unreachable)?;
+            let throttles = peers.throttles();
+            let requests = throttles.sending(link.group, link.to, requests).boxed();
             Ok(AppendStream::new(conduit, number, answers, requests).boxed())
         })
     }

@@ -16,13 +16,14 @@ use super::conduit::Conduit;
 use super::link::{Link, Shared};
 use super::{
     AddressBook, LocalNode, Network, PeerError, PeerIdentity, PeerLimits, PeerReply, PeerRequest,
-    Purpose,
+    Purpose, Throttles,
 };
 
 /// The other nodes, as this one asks them.
 pub struct Peers {
     shared: Arc<Shared>,
     links: Mutex<HashMap<(NodeId, Purpose), Arc<Link>>>,
+    throttles: Arc<Throttles>,
     stop: watch::Sender<bool>,
 }
 
@@ -41,6 +42,7 @@ impl Peers {
     ) -> Arc<Self> {
         let (stop, stopping) = watch::channel(false);
         Arc::new(Self {
+            throttles: Throttles::new(local.node_id()),
             shared: Arc::new(Shared {
                 local,
                 addresses,
@@ -60,6 +62,11 @@ impl Peers {
     /// Where the others are.
     pub fn addresses(&self) -> &Arc<AddressBook> {
         &self.shared.addresses
+    }
+
+    /// What holds replication back, to and from other nodes.
+    pub fn throttles(&self) -> &Arc<Throttles> {
+        &self.throttles
     }
 
     /// How much may be under way.

@@ -144,6 +144,7 @@ impl PeerServer {
             from,
             raft: &self.raft,
             service: &self.service,
+            throttles: self.peers.throttles(),
             bounds,
             max_streams: self.peers.limits().max_streams,
             traffic: &Traffic::new(purpose),
@@ -190,6 +191,7 @@ impl PeerServer {
             queue: limits.queue_bytes,
             calls: limits.max_calls,
             frame: limits.frame_max_bytes,
+            frame_of_other: limits.frame_max_bytes,
         }
     }
 }

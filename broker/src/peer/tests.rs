@@ -685,7 +685,7 @@ async fn malformed_frames_close_their_connection_and_nothing_else() {
 }
 
 /// A request with one batch, at the place that follows from `index`.
-fn append_request(index: u64, value_bytes: usize) -> odradek_raft::rpc::AppendRequest {
+pub(super) fn append_request(index: u64, value_bytes: usize) -> odradek_raft::rpc::AppendRequest {
     let batch = batch(value_bytes);
     let mut bytes = BytesMut::new();
     // Vote: term, node, committed. Before it: nothing. Committed: nothing. One entry.
@@ -812,6 +812,94 @@ async fn a_partition_whose_follower_is_slow_slows_no_other() {
     let conduit = peers.links().first().and_then(|link| link.connected());
     assert_eq!(conduit.expect("connected").unanswered_bytes(), 0);
     follower.abort();
+}
+
+/// Accepts connections and reads nothing but the hello.
+async fn deaf_node(listener: TcpListener) {
+    let mut open = Vec::new();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let length = stream.read_u32().await.expect("a hello");
+        let mut hello = vec![0; length as usize];
+        stream.read_exact(&mut hello).await.expect("a hello");
+        let accepted = Accepted {
+            version: 1,
+            node: local(2, "two", None).identity(),
+            window: u32::MAX,
+            memory: u32::MAX,
+            frame: 100_000,
+        };
+        let welcome = Welcome::Accepted(accepted).to_frame();
+        stream.write_all(&welcome).await.expect("sent");
+        open.push(stream);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_node_that_does_not_read_is_bounded() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = PeerAddress {
+        host: "127.0.0.1".to_owned(),
+        port: listener.local_addr().expect("it has one").port(),
+    };
+    let deaf = tokio::spawn(deaf_node(listener));
+    let book = AddressBook::new([(node(2), address)]);
+    let small = PeerLimits {
+        queue_bytes: 100_000,
+        ..limits()
+    };
+    let peers = Peers::new(local(1, "one", None), Arc::new(book), small);
+    let request = PeerRequest::Forward(message::Forward {
+        api_key: 19,
+        api_version: 7,
+        client_id: None,
+        principal: String::new(),
+        body: Bytes::from(vec![0; 20_000]),
+    });
+    let limit = Duration::from_millis(1);
+    let refused = async {
+        loop {
+            match peers.call_within(node(2), request.clone(), limit).await {
+                Err(PeerError::Timeout(_)) => {}
+                other => return other,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(Duration::from_secs(20), refused).await;
+    assert!(matches!(refused, Ok(Err(PeerError::Overloaded(_)))));
+
+    let network = peers.network();
+    let link = RaftLink {
+        from: node(1),
+        to: node(2),
+        group: key(1),
+    };
+    // What it would not read at all is not sent, and costs nobody else the connection.
+    let too_long = counted(&Arc::default(), 1, 100_000);
+    let mut answers = network.append_stream(link, too_long).await.expect("open");
+    assert!(matches!(answers.next().await, Some(Err(_))));
+
+    let taken = Arc::new(AtomicUsize::new(0));
+    let requests = counted(&taken, 100_000, 20_000);
+    let mut answers = network.append_stream(link, requests).await.expect("open");
+    let answer = tokio::time::timeout(Duration::from_millis(500), answers.next());
+    assert!(answer.await.is_err(), "nothing can have been answered");
+    let all_queued = |peers: &Peers| {
+        let conduits = peers
+            .links()
+            .into_iter()
+            .filter_map(|link| link.connected());
+        conduits.map(|it| it.queued_bytes()).collect::<Vec<_>>()
+    };
+    let queued = all_queued(&peers);
+    assert_eq!(queued.len(), 2);
+    assert!(
+        queued
+            .iter()
+            .all(|bytes| (100_000..150_000).contains(bytes)),
+        "{queued:?}"
+    );
+    assert!(taken.load(Ordering::SeqCst) < 1_000);
+    deaf.abort();
 }
 
 #[tokio::test]

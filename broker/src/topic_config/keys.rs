@@ -7,6 +7,7 @@ use crate::config::key::Allowed::{Between, BetweenDouble, Checked, ListOf, OneOf
 use crate::config::key::ConfigKind::{Boolean, Double, Int, List, Long, String as Text};
 use crate::config::key::{InvalidValue, KeySpec};
 use crate::config::values::Layers;
+use crate::peer::throttle;
 
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 3_600_000;
@@ -154,9 +155,15 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
     TopicKey::new(
         KeySpec::new("follower.replication.throttled.replicas", List)
             .default("")
-            .doc("Replicas whose fetching is throttled."),
-    )
-    .kept_only(),
+            .allowed(Checked(
+                throttle::check_replicas,
+                "`*`, or a list of `partition:broker`",
+            ))
+            .doc(
+                "Replicas that take batches of their leaders at no more than \
+                 `follower.replication.throttled.rate`.",
+            ),
+    ),
     TopicKey::new(
         KeySpec::new("index.interval.bytes", Int)
             .default("4096")
@@ -167,9 +174,15 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
     TopicKey::new(
         KeySpec::new("leader.replication.throttled.replicas", List)
             .default("")
-            .doc("Replicas whose sending is throttled."),
-    )
-    .kept_only(),
+            .allowed(Checked(
+                throttle::check_replicas,
+                "`*`, or a list of `partition:broker`",
+            ))
+            .doc(
+                "Replicas that, while they lead, send to those out of sync at no more than \
+                 `leader.replication.throttled.rate`.",
+            ),
+    ),
     TopicKey::new(
         KeySpec::new("local.retention.bytes", Long)
             .default("-2")
