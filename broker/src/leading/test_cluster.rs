@@ -202,6 +202,7 @@ impl Cluster {
             config: ConfigStore::defaults(),
             partitions: Arc::clone(&partitions),
             connections: Connections::new(ConnectionLimits::of(&self.config.load())),
+            throttles: None,
         };
         let supervisor = Supervisor::new(
             SupervisorOptions {
