@@ -365,3 +365,173 @@ impl FailureDetector {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_millis(400);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn node(id: i32) -> NodeId {
+        NodeId::new(id)
+    }
+
+    fn detector(id: i32, now: Instant) -> FailureDetector {
+        let mut detector = FailureDetector::new(node(id), id as u64, Detection::default(), now);
+        detector.watch(&BTreeSet::from([node(1), node(2)]), now);
+        detector
+    }
+
+    fn probe_of(effects: &[Effect]) -> Probe {
+        effects
+            .iter()
+            .find_map(|effect| match effect {
+                Effect::Probe(_, probe) => Some(*probe),
+                _ => None,
+            })
+            .unwrap()
+    }
+
+    /// One probe of `one` that `other` answers, both at once.
+    fn exchange(one: &mut FailureDetector, other: &mut FailureDetector, now: Instant) {
+        let probe = probe_of(&one.tick(now));
+        let (reply, _) = other.probed(probe, now);
+        one.answered(other.me, probe.sequence, reply, now);
+    }
+
+    #[test]
+    fn trust_ends_before_the_promise_whatever_the_delays() {
+        let start = Instant::now();
+        for (out, back) in [(0, 0), (10, 300), (300, 10), (150, 150)] {
+            let (mut asks, mut answers) = (detector(1, start), detector(2, start));
+            let sent = start + LEASE;
+            let probe = probe_of(&asks.tick(sent));
+            let (reply, _) = answers.probed(probe, sent + ms(out));
+            asks.answered(node(2), probe.sequence, reply, sent + ms(out + back));
+            for after in 0..1000 {
+                let now = sent + ms(out + back + after);
+                let trusted = asks.trust(node(2), now).is_some();
+                let free = answers.act_against(node(1), now) == Standing::Free;
+                answers.acted(node(1));
+                assert!(!(trusted && free), "after {after} ms of {out} and {back}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_gap_between_promises_begins_another_session() {
+        let start = Instant::now();
+        let (mut one, mut other) = (detector(1, start), detector(2, start));
+        exchange(&mut one, &mut other, start);
+        let first = one.trust(node(2), start + ms(1)).unwrap();
+        exchange(&mut one, &mut other, start + ms(100));
+        assert_eq!(
+            one.trust(node(2), start + ms(101)).unwrap().since,
+            first.since
+        );
+        exchange(&mut one, &mut other, start + ms(500));
+        assert_eq!(
+            one.trust(node(2), start + ms(501)).unwrap().since,
+            start + ms(500)
+        );
+        // So does another process at the other end.
+        let mut restarted = FailureDetector::new(node(2), 77, Detection::default(), start);
+        exchange(&mut one, &mut restarted, start + ms(600));
+        assert_eq!(
+            one.trust(node(2), start + ms(601)).unwrap().since,
+            start + ms(600)
+        );
+    }
+
+    #[test]
+    fn no_promise_begins_while_a_vote_against_it_is_being_given() {
+        let start = Instant::now();
+        let (mut one, mut other) = (detector(1, start), detector(2, start));
+        let now = start + LEASE;
+        assert_eq!(other.act_against(node(1), now), Standing::Free);
+        exchange(&mut one, &mut other, now);
+        assert_eq!(one.trust(node(2), now), None);
+        assert!(one.is_alive(node(2)), "it answers, and promises nothing");
+        other.acted(node(1));
+        exchange(&mut one, &mut other, now + ms(100));
+        assert!(one.trust(node(2), now + ms(101)).is_some());
+    }
+
+    #[test]
+    fn a_process_that_has_just_started_keeps_promises_that_it_does_not_know() {
+        let start = Instant::now();
+        let mut detector = detector(1, start);
+        let end = start + LEASE;
+        assert_eq!(
+            detector.act_against(node(2), start),
+            Standing::Promised(end)
+        );
+        assert_eq!(detector.act_against(node(2), end), Standing::Free);
+    }
+
+    #[test]
+    fn a_node_dies_after_a_lease_and_no_sooner_if_its_connection_breaks() {
+        let start = Instant::now();
+        let (mut one, mut other) = (detector(1, start), detector(2, start));
+        exchange(&mut one, &mut other, start);
+        let mut now = start;
+        while now < start + LEASE {
+            let effects = one.tick(now);
+            assert!(
+                !effects.contains(&Effect::Died(node(2))),
+                "{:?}",
+                now - start
+            );
+            one.probe_failed(node(2), now);
+            let next = one.next_tick().unwrap();
+            assert!(next > now && next <= now + ms(100));
+            now = next;
+        }
+        assert_eq!(now, start + LEASE, "neither sooner nor later");
+        assert!(one.tick(now).contains(&Effect::Died(node(2))));
+        assert!(!one.is_alive(node(2)));
+        let probe = probe_of(&one.tick(now + ms(100)));
+        let (reply, _) = other.probed(probe, now + ms(100));
+        let effects = one.answered(node(2), probe.sequence, reply, now + ms(101));
+        assert!(effects.contains(&Effect::Returned(node(2))));
+    }
+
+    #[test]
+    fn answers_that_come_late_or_twice_change_nothing() {
+        let start = Instant::now();
+        let (mut one, mut other) = (detector(1, start), detector(2, start));
+        let first = probe_of(&one.tick(start));
+        let (late, _) = other.probed(first, start);
+        exchange(&mut one, &mut other, start + ms(100));
+        let trust = one.trust(node(2), start + ms(101));
+        for sequence in [first.sequence, first.sequence + 1, 99] {
+            assert!(
+                one.answered(node(2), sequence, late, start + ms(101))
+                    .is_empty()
+            );
+        }
+        assert_eq!(one.trust(node(2), start + ms(101)), trust);
+    }
+
+    #[test]
+    fn strangers_are_bounded_and_a_single_node_probes_nobody() {
+        let start = Instant::now();
+        let mut alone = FailureDetector::new(node(1), 1, Detection::default(), start);
+        alone.watch(&BTreeSet::from([node(1)]), start);
+        assert!(alone.tick(start).is_empty());
+        assert_eq!(alone.next_tick(), None);
+        for id in 2..3000 {
+            let probe = Probe {
+                from: node(id),
+                incarnation: 1,
+                sequence: 1,
+            };
+            let (reply, _) = alone.probed(probe, start);
+            assert_eq!(reply.promise.is_some(), id < 2 + STRANGERS_MAX as i32);
+        }
+    }
+}

@@ -183,6 +183,7 @@ impl MemoryNetwork {
             }
             let taken_in_vain = async { while requests.next().await.is_some() {} };
             tokio::select! {
+                    biased;
                 () = taken_in_vain => break,
                 () = self.breaks() => return,
             }

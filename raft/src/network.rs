@@ -290,6 +290,7 @@ fn answers_in_time(
             loop {
                 let answer = tokio::time::timeout(limit, answers.next());
                 let answer = tokio::select! {
+                    biased;
                     answer = answer => answer,
                     () = died(&mut verdicts, link.to) => {
                         return Some((Err(unreachable_peer(link.to)), None));
