@@ -1,12 +1,14 @@
 //! One run of the nemesis: a cluster, a load, a schedule of faults, and the verdict.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::check::{Rule, Violation, check, count, describe};
 use super::clients::{Load, Shared, create_topic, read_all};
-use super::faults::{Nemesis, Setting, schedule};
+use super::faults::{Nemesis, Setting, placement, schedule};
 use super::history::History;
 use super::{Cluster, ClusterOptions, NodeNumber, Product, replicas};
 
@@ -155,6 +157,7 @@ impl Campaign {
         std::thread::sleep(SETTLING);
         let log = read_all(&shared)?;
         cluster.await_in_sync(HEALING_PATIENCE)?;
+        let placement = placement(cluster, &topic)?;
         cluster.terminate()?;
         let history = shared.recorder.history();
         let mut violations = check(&history, &log);
@@ -162,27 +165,19 @@ impl Campaign {
             // It notes the high watermark before it reads, so records committed in between are above it.
             violations.retain(|violation| violation.rule != Rule::AboveHighWatermark);
         }
-        violations.extend(replicas::compare(&self.replicas(cluster)?));
+        let replicas = replicas::read(&directories(cluster)?, TOPIC, &placement)?;
+        violations.extend(replicas::compare(&replicas));
         Ok(verdict(seed, steps.len(), &history, violations, healing))
     }
+}
 
-    fn replicas(
-        &self,
-        cluster: &mut Cluster,
-    ) -> Result<std::collections::BTreeMap<(i32, NodeNumber), replicas::Replica>> {
-        let mut directories = Vec::new();
-        for number in cluster.numbers() {
-            directories.push((number, cluster.node(number)?.data_dir().to_owned()));
-        }
-        let read = replicas::read(&directories, TOPIC, self.partitions)?;
-        let wanted = self.partitions * self.nodes.min(3);
-        anyhow::ensure!(
-            i32::try_from(read.len())? >= wanted,
-            "{} of {wanted} replicas on the disks",
-            read.len()
-        );
-        Ok(read)
+/// Where each node has its data.
+fn directories(cluster: &mut Cluster) -> Result<BTreeMap<NodeNumber, PathBuf>> {
+    let mut directories = BTreeMap::new();
+    for number in cluster.numbers() {
+        directories.insert(number, cluster.node(number)?.data_dir().to_owned());
     }
+    Ok(directories)
 }
 
 fn verdict(

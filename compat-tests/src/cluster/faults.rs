@@ -4,11 +4,11 @@
 //! the fault begins, and printed. Faults follow each other; each is undone before the next begins, so that a run shows
 //! how the cluster takes one fault after the other rather than how long it can be down.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kafka_protocol::messages::alter_partition_reassignments_request::{
     ReassignablePartition, ReassignableTopic,
 };
@@ -68,6 +68,8 @@ pub enum Fault {
     FillDisk(Target),
     /// All leaders move to the next replica.
     MoveLeaders,
+    /// Every partition loses a replica, or swaps one where there are nodes without; undone by what it had.
+    Reassign,
 }
 
 /// A fault at its place in the schedule.
@@ -131,7 +133,7 @@ fn targets(rng: &mut StdRng, setting: Setting) -> Vec<Target> {
 }
 
 fn fault(rng: &mut StdRng, setting: Setting) -> Fault {
-    let kinds = if setting.disks { 17 } else { 13 };
+    let kinds = if setting.disks { 18 } else { 14 };
     match rng.random_range(0..kinds) {
         0 | 1 => Fault::Kill(targets(rng, setting)),
         2 => Fault::KillAll,
@@ -157,8 +159,9 @@ fn fault(rng: &mut StdRng, setting: Setting) -> Fault {
             Fault::Slow(target(rng, setting), slowness)
         }
         12 => Fault::MoveLeaders,
-        13 | 14 => Fault::PowerCut(targets(rng, setting)),
-        15 => Fault::PowerCutAll,
+        13 => Fault::Reassign,
+        14 | 15 => Fault::PowerCut(targets(rng, setting)),
+        16 => Fault::PowerCutAll,
         _ => Fault::FillDisk(target(rng, setting)),
     }
 }
@@ -177,7 +180,11 @@ enum Undo {
     Heal,
     Power,
     Disk,
+    Replicas(Placement),
 }
+
+/// The replicas of each partition, the preferred leader first.
+pub type Placement = BTreeMap<Partition, Vec<NodeNumber>>;
 
 impl fmt::Display for Ongoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -323,14 +330,30 @@ impl Nemesis {
                 self.move_leaders(cluster)?;
                 (Vec::new(), Undo::Nothing)
             }
+            Fault::Reassign => {
+                let before = placement(cluster, &self.topic)?;
+                let mut after = before.clone();
+                for replicas in after.values_mut().filter(|replicas| replicas.len() > 1) {
+                    let index = self.rng.random_range(0..replicas.len());
+                    let spare = all.iter().find(|number| !replicas.contains(number));
+                    if let Some(spare) = spare {
+                        replicas[index] = *spare;
+                    } else if replicas.len() > 2 {
+                        replicas.remove(index);
+                    }
+                }
+                self.reassign(cluster, &after)?;
+                (Vec::new(), Undo::Replicas(before))
+            }
         };
         Ok(Ongoing { nodes, undo })
     }
 
     /// Undoes it. What ended by itself meanwhile, as nodes do whose disk failed, is started again.
     pub fn end(&mut self, cluster: &mut Cluster, ongoing: &Ongoing) -> Result<()> {
-        match ongoing.undo {
+        match &ongoing.undo {
             Undo::Nothing => {}
+            Undo::Replicas(before) => self.reassign_at_last(cluster, before)?,
             Undo::Heal => cluster.network().heal()?,
             Undo::Start | Undo::Resume => {
                 for &number in &ongoing.nodes {
@@ -361,31 +384,12 @@ impl Nemesis {
 
     /// Makes the second replica of every partition the preferred one and elects it.
     fn move_leaders(&mut self, cluster: &mut Cluster) -> Result<()> {
-        let running = cluster.running()?;
-        let number = *running.first().context("no node runs")?;
-        let address = cluster.node(number)?.addresses().broker;
-        let mut wire = Wire::connect_within(address, ADMIN_PATIENCE)?;
-        let metadata = wire.call(9, &metadata_of(&self.topic.name))?;
-        let partitions = metadata
-            .topics
-            .iter()
-            .flat_map(|topic| &topic.partitions)
-            .map(|row| {
-                let mut replicas: Vec<BrokerId> = row.replica_nodes.clone();
-                let second = usize::from(replicas.len() > 1);
-                replicas.rotate_left(second);
-                ReassignablePartition::default()
-                    .with_partition_index(row.partition_index)
-                    .with_replicas(Some(replicas))
-            })
-            .collect();
-        let reassign = AlterPartitionReassignmentsRequest::default()
-            .with_timeout_ms(3_000)
-            .with_topics(vec![
-                ReassignableTopic::default()
-                    .with_name(self.topic.name())
-                    .with_partitions(partitions),
-            ]);
+        let mut after = placement(cluster, &self.topic)?;
+        for replicas in after.values_mut() {
+            let second = usize::from(replicas.len() > 1);
+            replicas.rotate_left(second);
+        }
+        self.reassign(cluster, &after)?;
         let elect = ElectLeadersRequest::default()
             .with_election_type(0)
             .with_timeout_ms(3_000)
@@ -395,10 +399,73 @@ impl Nemesis {
                     .with_partitions((0..self.partitions).collect()),
             ]));
         // A refusal, as in the middle of another change, is no fault of the cluster's.
-        wire.call(0, &reassign)?;
-        wire.call(2, &elect)?;
+        connect_to_any(cluster)?.call(2, &elect)?;
         Ok(())
     }
+
+    /// Asks for other replicas; what of it was refused.
+    fn reassign(&self, cluster: &mut Cluster, placement: &Placement) -> Result<Vec<i16>> {
+        let partitions = placement
+            .iter()
+            .map(|(&partition, replicas)| {
+                let replicas = replicas.iter().map(|&number| BrokerId(number)).collect();
+                ReassignablePartition::default()
+                    .with_partition_index(partition)
+                    .with_replicas(Some(replicas))
+            })
+            .collect();
+        let request = AlterPartitionReassignmentsRequest::default()
+            .with_timeout_ms(3_000)
+            .with_topics(vec![
+                ReassignableTopic::default()
+                    .with_name(self.topic.name())
+                    .with_partitions(partitions),
+            ]);
+        let answer = connect_to_any(cluster)?.call(0, &request)?;
+        let rows = answer.responses.iter().flat_map(|topic| &topic.partitions);
+        Ok(rows
+            .map(|row| row.error_code)
+            .chain([answer.error_code])
+            .filter(|&code| code != 0)
+            .collect())
+    }
+
+    /// Asks for other replicas until that is taken.
+    fn reassign_at_last(&self, cluster: &mut Cluster, placement: &Placement) -> Result<()> {
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            match self.reassign(cluster, placement) {
+                Ok(refusals) if refusals.is_empty() => return Ok(()),
+                other => ensure!(
+                    Instant::now() < deadline,
+                    "the replicas cannot be given back: {other:?}"
+                ),
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// A connection to a node that runs.
+fn connect_to_any(cluster: &mut Cluster) -> Result<Wire> {
+    let running = cluster.running()?;
+    let number = *running.first().context("no node runs")?;
+    let address = cluster.node(number)?.addresses().broker;
+    Wire::connect_within(address, ADMIN_PATIENCE)
+}
+
+/// The replicas of a topic's partitions, as a node that runs knows them.
+pub fn placement(cluster: &mut Cluster, topic: &Topic) -> Result<Placement> {
+    let metadata = connect_to_any(cluster)?.call(9, &metadata_of(&topic.name))?;
+    Ok(metadata
+        .topics
+        .iter()
+        .flat_map(|topic| &topic.partitions)
+        .map(|row| {
+            let replicas = row.replica_nodes.iter().map(|node| node.0).collect();
+            (row.partition_index, replicas)
+        })
+        .collect())
 }
 
 #[cfg(test)]

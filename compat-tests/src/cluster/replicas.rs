@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::NodeNumber;
 use super::check::{Rule, Violation};
+use super::faults::Placement;
 use super::history::Partition;
 use crate::requests::batches_of;
 
@@ -85,19 +86,20 @@ fn epoch(batch: &[u8]) -> i32 {
         .map_or(-1, |bytes| i32::from_be_bytes(*bytes))
 }
 
-/// Reads the replicas of a topic from the data directories of the nodes that have one.
+/// Reads the replicas of a topic from the data directories of the nodes that must have them.
 pub fn read(
-    directories: &[(NodeNumber, PathBuf)],
+    directories: &BTreeMap<NodeNumber, PathBuf>,
     topic: &str,
-    partitions: i32,
+    placement: &Placement,
 ) -> Result<BTreeMap<(Partition, NodeNumber), Replica>> {
     let mut replicas = BTreeMap::new();
-    for partition in 0..partitions {
-        for (node, directory) in directories {
-            let directory = directory.join(format!("{topic}-{partition}"));
-            if directory.is_dir() {
-                replicas.insert((partition, *node), Replica::read(&directory)?);
-            }
+    for (&partition, nodes) in placement {
+        for node in nodes {
+            let directory = directories
+                .get(node)
+                .with_context(|| format!("no node {node}"))?
+                .join(format!("{topic}-{partition}"));
+            replicas.insert((partition, *node), Replica::read(&directory)?);
         }
     }
     Ok(replicas)
