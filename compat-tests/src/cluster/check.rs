@@ -330,14 +330,15 @@ impl Checker<'_> {
 
     /// Latest offsets against what was known before them and what was sent after them.
     fn latest(&mut self) {
-        let mut known: BTreeMap<Partition, Vec<(Duration, i64)>> = BTreeMap::new();
+        let mut known: BTreeMap<Partition, Vec<(Duration, i64, Source)>> = BTreeMap::new();
         for write in &self.history.writes {
             if let Some((completed, Some(base_offset))) = write.acknowledged {
                 let end = base_offset + i64::try_from(write.names.len()).unwrap_or(0);
-                known
-                    .entry(write.partition)
-                    .or_default()
-                    .push((completed, end));
+                known.entry(write.partition).or_default().push((
+                    completed,
+                    end,
+                    Source::Acknowledgement,
+                ));
             }
         }
         for read in &self.history.reads {
@@ -346,36 +347,39 @@ impl Checker<'_> {
                 known
                     .entry(read.partition)
                     .or_default()
-                    .push((read.completed, end));
+                    .push((read.completed, end, Source::Read));
             }
         }
         for answer in &self.history.latest {
-            known
-                .entry(answer.partition)
-                .or_default()
-                .push((answer.completed, answer.offset));
+            known.entry(answer.partition).or_default().push((
+                answer.completed,
+                answer.offset,
+                Source::Latest(answer.node),
+            ));
         }
         // At each time, the largest end that had been told until then.
         for events in known.values_mut() {
             events.sort();
-            let mut largest = 0;
-            for (_, end) in events.iter_mut() {
-                largest = largest.max(*end);
-                *end = largest;
+            let mut largest = None;
+            for event in events.iter_mut() {
+                match largest {
+                    Some(before) if event.1 <= before => event.1 = before,
+                    _ => largest = Some(event.1),
+                }
             }
         }
         let last_sent = self.last_sent();
         for answer in self.history.latest.clone() {
             let partition = answer.partition;
             let floor = known.get(&partition).and_then(|events| {
-                let before = events.partition_point(|(completed, _)| *completed < answer.invoked);
+                let before = events.partition_point(|event| event.0 < answer.invoked);
                 events.get(before.checked_sub(1)?).copied()
             });
-            if let Some((when, floor)) = floor
+            if let Some((when, floor, source)) = floor
                 && answer.offset < floor
             {
                 let what = format!(
-                    "node {} said {} when asked at {:?}, {floor} was known at {when:?}",
+                    "node {} said {} when asked at {:?}, {floor} was known at {when:?} ({source:?} then)",
                     answer.node, answer.offset, answer.invoked
                 );
                 self.found(Rule::Stale, partition, what);
@@ -427,6 +431,15 @@ impl Checker<'_> {
             })
             .collect()
     }
+}
+
+/// How an end became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Acknowledgement,
+    Read,
+    /// An answer of this node.
+    Latest(i32),
 }
 
 /// Whether two sights of one offset are of different records; an epoch of −1 was not told.
