@@ -13,8 +13,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a process may take to stop after SIGSTOP.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 type SpawnRequest = (Command, Sender<io::Result<Child>>);
 
@@ -109,6 +112,33 @@ impl Process {
             kill_process(Pid::from_child(&self.child), signal)?;
         }
         Ok(())
+    }
+
+    /// Waits until every thread of a process that was sent SIGSTOP has stopped: a thread that runs on another
+    /// processor does so a moment later.
+    pub fn await_stopped(&self) -> Result<()> {
+        let tasks = format!("/proc/{}/task", self.pid());
+        let deadline = Instant::now() + STOP_PATIENCE;
+        loop {
+            let mut running = false;
+            for task in std::fs::read_dir(&tasks)? {
+                // A thread that has just ended does not run either.
+                let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else {
+                    continue;
+                };
+                let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+                running |= !state.is_some_and(|state| state.starts_with(['T', 't', 'Z', 'X']));
+            }
+            if !running {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "process {} goes on although it was stopped",
+                self.pid()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Asks the process to end (SIGTERM) and waits at most `patience` for it.

@@ -169,7 +169,9 @@ impl Node {
 
     /// Stops it in its tracks (SIGSTOP).
     pub fn pause(&mut self) -> Result<()> {
-        self.process()?.signal(Signal::STOP)?;
+        let process = self.process()?;
+        process.signal(Signal::STOP)?;
+        process.await_stopped()?;
         self.paused = true;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Partitions of several replicas, over plain connections to clusters of three nodes.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -175,11 +176,12 @@ impl Three {
         self.cluster.await_in_sync(PATIENCE)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let mut dirs = Vec::new();
+            let mut dirs = BTreeMap::new();
             for number in self.cluster.numbers() {
-                dirs.push((number, self.cluster.node(number)?.data_dir().to_owned()));
+                dirs.insert(number, self.cluster.node(number)?.data_dir().to_owned());
             }
-            let found = replicas::read(&dirs, &topic.name, 1)?;
+            let placement = BTreeMap::from([(0, dirs.keys().copied().collect())]);
+            let found = replicas::read(&dirs, &topic.name, &placement)?;
             let violations = replicas::compare(&found);
             if violations.is_empty() {
                 return Ok(());
