@@ -5,7 +5,7 @@
 //! against leaders on you. A leader that has such promises of a majority of its group's voters
 //! knows that no other leader has been elected, and may answer reads without asking anybody.
 //!
-//! [`ProbeTransport`] is what carries probes. [`RaftNode`](crate::RaftNode) has the other end:
+//! [`ProbeTransport`] is what carries probes. [`RaftNode`] has the other end:
 //! `serve_probe` and `serve_leadership`.
 
 use std::collections::BTreeSet;

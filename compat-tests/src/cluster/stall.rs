@@ -1,7 +1,7 @@
 //! How long a client waits when the leader of its partition fails.
 //!
 //! One client sends one record after the other to one partition with `acks=all`, idempotently, and turns to another
-//! node when an answer takes longer than [`ANSWER_PATIENCE`] or is an error. The stall of a round is the longest time
+//! node when an answer takes longer than `ANSWER_PATIENCE` or is an error. The stall of a round is the longest time
 //! between two acknowledgements around the fault.
 
 use std::fmt;

@@ -82,6 +82,32 @@ macro_rules! for_every_served_api {
         $callback!(ListGroups, ListGroupsRequest, ListGroupsResponse);
         $callback!(DeleteGroups, DeleteGroupsRequest, DeleteGroupsResponse);
         $callback!(OffsetDelete, OffsetDeleteRequest, OffsetDeleteResponse);
+        $callback!(ElectLeaders, ElectLeadersRequest, ElectLeadersResponse);
+        $callback!(
+            AlterPartitionReassignments,
+            AlterPartitionReassignmentsRequest,
+            AlterPartitionReassignmentsResponse
+        );
+        $callback!(
+            ListPartitionReassignments,
+            ListPartitionReassignmentsRequest,
+            ListPartitionReassignmentsResponse
+        );
+        $callback!(
+            DescribeQuorum,
+            DescribeQuorumRequest,
+            DescribeQuorumResponse
+        );
+        $callback!(
+            UpdateFeatures,
+            UpdateFeaturesRequest,
+            UpdateFeaturesResponse
+        );
+        $callback!(
+            UnregisterBroker,
+            UnregisterBrokerRequest,
+            UnregisterBrokerResponse
+        );
         $callback!(ApiVersions, ApiVersionsRequest, ApiVersionsResponse);
         $callback!(CreateTopics, CreateTopicsRequest, CreateTopicsResponse);
         $callback!(DeleteTopics, DeleteTopicsRequest, DeleteTopicsResponse);

@@ -4,7 +4,7 @@
 //! version as unsigned varints, then the body in the flexible encoding. We write the newest
 //! version of each schema that Kafka 4.4 has and read every version from 0 on; tagged fields that
 //! a schema gained later are skipped. What Kafka has no field for is a tagged field of our own, from
-//! [`OWN_TAGS`] on, which Kafka's tools pass over: the epoch of a leader, which is the term of the
+//! `OWN_TAGS` on, which Kafka's tools pass over: the epoch of a leader, which is the term of the
 //! partition's Raft group, and the cluster's id and first voters in a record that is otherwise empty.
 //!
 //! Absent on purpose: the records of ZooKeeper migration and of metadata transactions. One command
