@@ -56,6 +56,7 @@ install_packages() {
     need g++ build-essential
     need pkg-config pkg-config
     need setpriv util-linux
+    need ip iproute2
     need losetup mount
     need mkfs.ext4 e2fsprogs
     need fusermount3 fuse3
@@ -83,16 +84,19 @@ install_rust_components() {
     rustup component add rustfmt clippy >"$LOG" 2>&1 || { cat "$LOG"; return 1; }
 }
 
-fetch_kafka() {
-    [ -e "$ODRADEK_KAFKA_LIBS/kafka-clients-$KAFKA_VERSION.jar" ] && return 0
-    say "fetching Apache Kafka $KAFKA_VERSION (about 90 jars, once)"
-    local unfinished="$ODRADEK_KAFKA_LIBS.unfinished.$$"
+# fetch_jars WHAT DIRECTORY JAR POM...: what a POM names, unless that jar is there already.
+fetch_jars() {
+    local what=$1 directory=$2 jar=$3
+    shift 3
+    [ -e "$directory/$jar" ] && return 0
+    say "fetching $what, once"
+    local unfinished="$directory.unfinished.$$"
     mkdir -p "$unfinished"
     for attempt in 1 2 3; do
-        if mvn -B -q -f compat-tests/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+        if mvn -B -q -f "$@" dependency:copy-dependencies -DincludeScope=runtime \
             -DoutputDirectory="$unfinished" >"$LOG" 2>&1; then
-            rm -rf "$ODRADEK_KAFKA_LIBS"
-            mv "$unfinished" "$ODRADEK_KAFKA_LIBS"
+            rm -rf "$directory"
+            mv "$unfinished" "$directory"
             return
         fi
         say "attempt $attempt failed"
@@ -100,6 +104,16 @@ fetch_kafka() {
     tail -n 30 "$LOG"
     rm -rf "$unfinished"
     return 1
+}
+
+fetch_kafka() {
+    fetch_jars "Apache Kafka $KAFKA_VERSION (about 90 jars)" "$ODRADEK_KAFKA_LIBS" \
+        "kafka-clients-$KAFKA_VERSION.jar" compat-tests/kafka/pom.xml || return
+    local version
+    for version in 4.3.1 4.2.1; do
+        fetch_jars "Kafka Streams $version and its tests" "$(dirname "$ODRADEK_KAFKA_LIBS")/streams-$version" \
+            "kafka-streams-$version-test.jar" compat-tests/kafka/streams/pom.xml "-Dkafka.version=$version" || return
+    done
 }
 
 # Runs the tests of the workspace and adds up what each of their programs reports.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::TopicId;
 use odradek_raft::RaftNode;
+use odradek_storage::disk::Disk;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::node::ClusterError;
+use crate::cluster::service::directory_uuid;
 use crate::cluster::{self, ClusterNode};
 use crate::config::listeners::Endpoint;
 use crate::config::load::Loaded;
@@ -27,7 +28,9 @@ use crate::groups::attendant::Attendant;
 use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
+use crate::metadata::checkpoint::fetch::NoSource;
 use crate::metadata::controller::register_broker::{Registration, found_cluster, register_broker};
+use crate::metadata::controller::voters::{ControllerRegistration, name_this_voter};
 use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::records::BrokerEndpoint;
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
@@ -39,12 +42,20 @@ use crate::server::{
     Answering, BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server,
     ServerOptions,
 };
+use crate::txn;
+use crate::txn::asking::Asking;
+use crate::txn::delivery::Delivery;
+use crate::txn::markers::MarkerWriter;
 
 /// Kafka's number of the security protocol PLAINTEXT.
 const PLAINTEXT: i16 = 0;
 
 /// How long a client may stall inside a request while others wait for the memory that it holds.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long nothing may move on the connection of a client that has closed its side. Such a connection
+/// counts against `max.connections`, and most of those clients will never read again.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often a node of a cluster looks whether its log directory still works.
 const HEALTH_PERIOD: Duration = Duration::from_millis(200);
@@ -106,7 +117,9 @@ impl Broker {
         let incarnation = Uuid::from_bytes(rand::random());
         let mut listeners = bind_listeners(&config, &config.listeners).await?;
         let endpoints: Vec<_> = listeners.iter().map(endpoint).collect();
-        listeners.extend(bind_listeners(&config, &config.cluster.controller_listeners).await?);
+        let for_controllers = bind_listeners(&config, &config.cluster.controller_listeners).await?;
+        let controller_endpoints: Vec<_> = for_controllers.iter().map(endpoint).collect();
+        listeners.extend(for_controllers);
         let listening = listeners
             .iter()
             .map(|listener| format!("{}://{}", listener.name(), listener.address()))
@@ -144,18 +157,32 @@ impl Broker {
             Arc::new(ServerMetrics::new()),
         );
         let registration = registration(&config, &endpoints, &data_dir, incarnation);
+        let controller =
+            controller_registration(&config, &controller_endpoints, &data_dir, incarnation);
         let mut tasks = Vec::new();
         let metadata = match &node {
             None => {
-                let metadata = open_metadata(&config, &stack.raft, &clock).await?;
-                found_and_register(&metadata, &data_dir, registration).await?;
+                let metadata = open_metadata(&config, &stack.raft, &clock, &stack.disk).await?;
+                let voters = config.cluster.has_fixed_voters();
+                let controller = (!voters).then_some(&controller);
+                found_and_register(&metadata, &data_dir, registration, controller).await?;
                 metadata
             }
             Some(node) => {
                 let metadata = node
-                    .open_metadata(&stack.raft, &config, &mut data_dir, &clock)
+                    .open_metadata(
+                        &stack.raft,
+                        &config,
+                        &mut data_dir,
+                        &controller,
+                        &clock,
+                        &stack.disk,
+                    )
                     .await?;
-                tasks.push(node.follow_addresses(metadata.subscribe()));
+                tasks.extend(node.follow_voters(&metadata, &data_dir));
+                if config.cluster.is_controller {
+                    node.register_controller(&metadata, controller).await?;
+                }
                 if config.cluster.is_broker {
                     node.register(&metadata, &mut data_dir, registration)
                         .await?;
@@ -195,6 +222,33 @@ impl Broker {
         let commit_timeout = config.load().groups.offsets_commit_timeout;
         let attendant =
             Attendant::new(Arc::clone(&groups), Arc::clone(&partitions), commit_timeout);
+        let peers = node
+            .as_ref()
+            .map(|node| Arc::clone(node.controllers().peers()));
+        let markers = MarkerWriter::new(Arc::clone(&partitions), Arc::clone(&groups));
+        let delivery = Delivery::new(
+            Arc::clone(&metadata),
+            Arc::clone(&partitions),
+            markers.clone(),
+            peers.clone(),
+        );
+        let transactions = {
+            let loaded = config.load();
+            let settings = &loaded.transactions;
+            Arc::new(txn::Service::new(
+                txn::config::CoordinatorConfig::from(settings),
+                settings.load_buffer_bytes,
+                Arc::clone(&clock),
+                Arc::new(delivery),
+            ))
+        };
+        let txn_asking = Asking::new(Arc::clone(&transactions), Arc::clone(&partitions), peers);
+        tasks.push(tokio::spawn(txn::attendant::attend(
+            Arc::clone(&transactions),
+            Arc::clone(&partitions),
+            commit_timeout,
+            metadata.subscribe(),
+        )));
         tasks.push(tokio::spawn(follower.run(metadata.subscribe())));
         tasks.push(tokio::spawn(attendant.run(metadata.subscribe())));
         tasks.push(tokio::spawn(
@@ -212,10 +266,14 @@ impl Broker {
             config,
             clock,
             endpoints,
+            controller_endpoints,
             controllers,
             producer_ids,
             metadata,
             groups,
+            transactions,
+            txn_asking,
+            markers,
             partitions,
             fetch,
         });
@@ -327,6 +385,7 @@ async fn bind_listeners(
             serves_nodes: !config.cluster.is_alone()
                 && (endpoint.name == config.cluster.inter_broker_listener
                     || config.cluster.controller_listeners.contains(endpoint)),
+            is_for_controllers: config.cluster.controller_listeners.contains(endpoint),
         };
         bound.push(BoundListener::bind(spec, &options).await?);
     }
@@ -356,6 +415,7 @@ fn server_options(config: &BrokerConfig) -> ServerOptions {
         max_in_flight: config.max_in_flight_requests,
         max_in_flight_bytes: config.max_in_flight_bytes,
         stall_limit: STALL_LIMIT,
+        drain_limit: DRAIN_LIMIT,
         stop_timeout: config.shutdown_timeout,
     }
 }
@@ -381,6 +441,7 @@ async fn open_metadata(
     config: &BrokerConfig,
     raft: &RaftNode,
     clock: &Arc<dyn Clock>,
+    disk: &Arc<dyn Disk>,
 ) -> Result<Arc<MetadataService>, MetadataError> {
     let options = MetadataOptions {
         node_id: config.node_id,
@@ -388,6 +449,9 @@ async fn open_metadata(
         voters: vec![config.node_id],
         bootstrap: true,
         clock: Arc::clone(clock),
+        disk: Arc::clone(disk),
+        checkpoints: config.checkpoints,
+        source: Arc::new(NoSource),
     };
     let metadata = MetadataService::open(raft, options).await?;
     metadata.wait_until_leading().await?;
@@ -400,12 +464,14 @@ async fn found_and_register(
     metadata: &MetadataService,
     data_dir: &DataDir,
     registration: Registration,
+    voter: Option<&ControllerRegistration>,
 ) -> Result<(), StartError> {
     let cluster_id = data_dir.cluster_id().unwrap_or_default().to_owned();
     let voters = vec![registration.broker_id];
+    let named = voter.map(name_this_voter).unwrap_or_default();
     let done = metadata
         .run(move |image| {
-            let mut records = found_cluster(image, &cluster_id, &voters);
+            let mut records = found_cluster(image, &cluster_id, &voters, &named);
             match register_broker(image, &registration, records.len()) {
                 Ok(registered) => {
                     records.extend(registered);
@@ -426,23 +492,15 @@ fn registration(
     data_dir: &DataDir,
     incarnation_id: Uuid,
 ) -> Registration {
-    let mut endpoints: Vec<BrokerEndpoint> = endpoints
-        .iter()
-        .map(|endpoint| BrokerEndpoint {
-            name: endpoint.listener_name.clone(),
-            host: endpoint.host.clone(),
-            port: endpoint.port,
-            security_protocol: PLAINTEXT,
-        })
-        .collect();
+    let mut endpoints = registered(endpoints);
     endpoints.sort_by_key(|endpoint| endpoint.name != config.cluster.inter_broker_listener);
     Registration {
         broker_id: config.node_id,
         incarnation_id,
         endpoints,
         rack: config.rack.clone(),
-        log_dirs: TopicId::parse(data_dir.directory_id())
-            .map(Uuid::from)
+        log_dirs: Some(directory_uuid(data_dir.directory_id()))
+            .filter(|id| !id.is_zero())
             .into_iter()
             .collect(),
         voters: if config.cluster.is_controller {
@@ -451,6 +509,34 @@ fn registration(
             Vec::new()
         },
     }
+}
+
+/// The same of its part in the metadata quorum.
+fn controller_registration(
+    config: &BrokerConfig,
+    endpoints: &[AdvertisedEndpoint],
+    data_dir: &DataDir,
+    incarnation_id: Uuid,
+) -> ControllerRegistration {
+    ControllerRegistration {
+        controller_id: config.node_id,
+        incarnation_id,
+        endpoints: registered(endpoints),
+        directory: directory_uuid(data_dir.directory_id()),
+        voters: config.cluster.voters.iter().map(|voter| voter.id).collect(),
+    }
+}
+
+fn registered(endpoints: &[AdvertisedEndpoint]) -> Vec<BrokerEndpoint> {
+    endpoints
+        .iter()
+        .map(|endpoint| BrokerEndpoint {
+            name: endpoint.listener_name.clone(),
+            host: endpoint.host.clone(),
+            port: endpoint.port,
+            security_protocol: PLAINTEXT,
+        })
+        .collect()
 }
 
 fn endpoint(listener: &BoundListener) -> AdvertisedEndpoint {

@@ -16,6 +16,9 @@ use crate::groups;
 use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::service::MetadataService;
 use crate::partitions::PartitionManager;
+use crate::txn;
+use crate::txn::asking::Asking;
+use crate::txn::markers::MarkerWriter;
 
 /// Shared services of one broker process.
 #[derive(Debug)]
@@ -34,8 +37,16 @@ pub struct BrokerContext {
     pub producer_ids: ProducerIds,
     /// Coordinators of the groups that this node is responsible for.
     pub groups: Arc<groups::Service>,
+    /// Coordinators of the transactional ids that this node is responsible for.
+    pub transactions: Arc<txn::Service>,
+    /// The way to the coordinator of a transaction, wherever it is.
+    pub txn_asking: Asking,
+    /// What writes the ends of transactions into partitions.
+    pub markers: MarkerWriter,
     /// Where clients reach this node, a listener each.
     pub endpoints: Vec<AdvertisedEndpoint>,
+    /// Where other controllers reach this node, a listener each.
+    pub controller_endpoints: Vec<AdvertisedEndpoint>,
     /// The partitions that this broker holds.
     pub partitions: Arc<PartitionManager>,
     /// What all fetches share.
@@ -75,6 +86,8 @@ pub struct ConnectionInfo {
     pub advertised_host: String,
     /// Port that this listener advertises.
     pub advertised_port: u16,
+    /// Whether the listener is one of `controller.listener.names`.
+    pub is_for_controllers: bool,
 }
 
 /// One request on its way through a handler.

@@ -21,6 +21,8 @@ const UNDER_REPLICATED: &str = "odradek_partitions_under_replicated";
 const UNDER_MIN_ISR: &str = "odradek_partitions_under_min_isr";
 const AT_MIN_ISR: &str = "odradek_partitions_at_min_isr";
 const REASSIGNING: &str = "odradek_partitions_reassigning";
+const LOST_REPLICAS: &str = "odradek_partitions_lost_replicas";
+const REBUILDING: &str = "odradek_partitions_rebuilding";
 const LOG_DIR_FREE: &str = "odradek_log_dir_free_bytes";
 const LOG_DIRS_OFFLINE: &str = "odradek_log_dirs_offline";
 const LOG_DIRS_RESERVE: &str = "odradek_log_dirs_below_reserve";
@@ -84,6 +86,16 @@ pub fn describe() {
     describe_gauge!(
         REASSIGNING,
         "Partitions led by this broker whose replicas are being changed."
+    );
+    describe_gauge!(
+        LOST_REPLICAS,
+        "Replicas of partitions led by this broker that have lost their log and are not given it \
+         yet: they are taken out of the voters first, by a majority of the others."
+    );
+    describe_gauge!(
+        REBUILDING,
+        "Replicas on this broker that held nothing when they were opened and have not been given \
+         the whole log."
     );
     describe_gauge!(
         LOG_DIR_FREE,
@@ -211,6 +223,12 @@ pub(crate) fn observe_replication(
     gauge!(UNDER_MIN_ISR).set(under_min_isr as f64);
     gauge!(AT_MIN_ISR).set(at_min_isr as f64);
     gauge!(REASSIGNING).set(reassigning as f64);
+}
+
+/// Sets the gauges of replicas that have lost their log, led from here and held here.
+pub(crate) fn observe_lost(lost: usize, rebuilding: usize) {
+    gauge!(LOST_REPLICAS).set(lost as f64);
+    gauge!(REBUILDING).set(rebuilding as f64);
 }
 
 /// Sets the gauge of a log directory's free space.

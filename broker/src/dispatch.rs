@@ -77,6 +77,8 @@ routes! {
     ListGroups => handlers::list_groups::handle,
     DeleteGroups => handlers::delete_groups::handle,
     OffsetDelete => handlers::offset_delete::handle,
+    ConsumerGroupHeartbeat => handlers::consumer_group_heartbeat::handle,
+    ConsumerGroupDescribe => handlers::consumer_group_describe::handle,
     Produce => handlers::produce::handle,
     Fetch => handlers::fetch::handle,
     ListOffsets => handlers::list_offsets::handle,
@@ -88,6 +90,13 @@ routes! {
     CreateTopics => handlers::create_topics::handle,
     DeleteTopics => handlers::delete_topics::handle,
     InitProducerId => handlers::init_producer_id::handle,
+    AddPartitionsToTxn => handlers::add_partitions_to_txn::handle,
+    AddOffsetsToTxn => handlers::add_offsets_to_txn::handle,
+    EndTxn => handlers::end_txn::handle,
+    WriteTxnMarkers => handlers::write_txn_markers::handle,
+    TxnOffsetCommit => handlers::txn_offset_commit::handle,
+    DescribeTransactions => handlers::describe_transactions::handle,
+    ListTransactions => handlers::list_transactions::handle,
     DescribeConfigs => handlers::describe_configs::handle,
     AlterConfigs => handlers::alter_configs::handle,
     DescribeLogDirs => handlers::describe_log_dirs::handle,
@@ -102,6 +111,8 @@ routes! {
     DescribeQuorum => handlers::describe_quorum::handle,
     UpdateFeatures => handlers::update_features::handle,
     UnregisterBroker => handlers::unregister_broker::handle,
+    AddRaftVoter => handlers::add_raft_voter::handle,
+    RemoveRaftVoter => handlers::remove_raft_voter::handle,
 }
 
 /// A request whose header has been read and whose handler is found but not yet running.
@@ -177,7 +188,9 @@ impl Dispatcher for BrokerDispatcher {
             api: api_key,
             version: api_version,
         };
-        let served = api::served_range(api_key.key()).ok_or_else(unsupported)?;
+        let served = api::served_range(api_key.key())
+            .filter(|served| !connection.is_for_controllers || served.is_for_controllers())
+            .ok_or_else(unsupported)?;
         if !served.answers(api_version) {
             return if api_key == ApiKey::ApiVersions {
                 unsupported_api_versions(correlation_id)
@@ -230,6 +243,9 @@ const fn is_for_controller(key: ApiKey) -> bool {
             | ApiKey::DescribeQuorum
             | ApiKey::UpdateFeatures
             | ApiKey::UnregisterBroker
+            | ApiKey::AddRaftVoter
+            | ApiKey::RemoveRaftVoter
+            | ApiKey::AllocateProducerIds
     )
 }
 
@@ -310,6 +326,27 @@ pub async fn answer_forwarded(
     broker: &Arc<BrokerContext>,
     forward: Forward,
 ) -> Result<Bytes, ForwardError> {
+    answer_node(broker, forward, is_for_controller).await
+}
+
+/// APIs by which brokers work together for transactions.
+const fn is_between_brokers(key: ApiKey) -> bool {
+    matches!(key, ApiKey::AddPartitionsToTxn | ApiKey::WriteTxnMarkers)
+}
+
+/// Answers a request that another broker makes for itself. Returns the response without its header.
+pub async fn answer_broker(
+    broker: &Arc<BrokerContext>,
+    request: Forward,
+) -> Result<Bytes, ForwardError> {
+    answer_node(broker, request, is_between_brokers).await
+}
+
+async fn answer_node(
+    broker: &Arc<BrokerContext>,
+    forward: Forward,
+    is_allowed: fn(ApiKey) -> bool,
+) -> Result<Bytes, ForwardError> {
     let not_forwarded = || ForwardError::NotForwarded(forward.api_key);
     let api_key = ApiKey::from_key(forward.api_key).ok_or_else(not_forwarded)?;
     let (version, id) = (forward.api_version, CorrelationId::new(0));
@@ -320,20 +357,21 @@ pub async fn answer_forwarded(
             listener_name: String::new(),
             advertised_host: String::new(),
             advertised_port: 0,
+            is_for_controllers: false,
         }),
         api_key: forward.api_key,
         api_version: version,
         client_id: forward.client_id.clone(),
         received_at: Instant::now(),
     };
-    let answered = if api_key == ApiKey::AllocateProducerIds {
+    let answered = if api_key == ApiKey::AllocateProducerIds && is_allowed(api_key) {
         let handler = handlers::allocate_producer_ids::handle;
         answer(context, id, forward.body.clone(), handler).await?
     } else {
         let is_served =
             api::served_range(forward.api_key).is_some_and(|served| served.answers(version));
         let route = route(api_key)
-            .filter(|_| is_for_controller(api_key) && is_served)
+            .filter(|_| is_allowed(api_key) && is_served)
             .ok_or_else(not_forwarded)?;
         route(context, id, forward.body.clone()).await?
     };

@@ -157,10 +157,10 @@ impl Readiness {
 #[cfg(test)]
 mod tests {
     use odradek_protocol::ids::{HighWatermark, LastStableOffset, LogEndOffset, LogStartOffset};
-    use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
+    use rand::Rng;
 
     use super::*;
+    use crate::test_random::seeded;
 
     fn offsets(start: i64, stable: i64, watermark: i64, end: i64) -> LogOffsets {
         LogOffsets {
@@ -268,12 +268,7 @@ mod tests {
     /// Random partitions of random batches: the response holds the limits but for one batch.
     #[test]
     fn random_responses_stay_within_the_budget_but_for_one_batch() {
-        let seed = std::env::var("ODRADEK_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or_else(|| rand::rng().random::<u64>());
-        println!("ODRADEK_SEED={seed}");
-        let mut rng = StdRng::seed_from_u64(seed);
+        let mut rng = seeded();
         for _ in 0..2_000 {
             let max_bytes = rng.random_range(0..500);
             let mut budget = ResponseBudget::new(max_bytes);

@@ -19,15 +19,18 @@ use tokio::task::JoinHandle;
 
 use crate::data_metrics;
 use crate::fetch_service::FetchService;
-use crate::groups;
 use crate::http_connections::BoundedListener;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 use crate::partitions::PartitionManager;
 use crate::peer::{self, Peers};
+use crate::{coordinator, groups, txn};
 
 /// Most connections of the endpoint.
 const MAX_CONNECTIONS: usize = 32;
+/// How long a connection may go on without taking a byte of an answer: time to send a request, to be
+/// silent after one, and to read.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often recorded durations are folded into their histograms when nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -81,7 +84,9 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
         .install_recorder()?;
     metrics::describe();
     data_metrics::describe();
+    coordinator::metrics::describe();
     groups::metrics::describe();
+    txn::metrics::describe();
     peer::metrics::describe();
     Ok(handle)
 }
@@ -111,7 +116,7 @@ impl HttpServer {
         let (listener, address) =
             bind.await
                 .map_err(|cause| HttpError::Bind { host, port, cause })?;
-        let listener = BoundedListener::new(listener, MAX_CONNECTIONS);
+        let listener = BoundedListener::new(listener, MAX_CONNECTIONS, PATIENCE);
         let upkeep = recorder.clone();
         let data_path = Arc::default();
         let peers = Arc::default();

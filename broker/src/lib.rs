@@ -1,11 +1,13 @@
 //! The broker: listeners, dispatch, request handlers and coordinators over Raft groups.
 
+mod blocking;
 pub mod broker;
 pub mod clock;
 pub mod cluster;
 pub mod config;
 mod connection;
 pub mod context;
+pub mod coordinator;
 pub mod data_dir;
 pub mod data_metrics;
 pub mod descriptors;
@@ -27,5 +29,9 @@ pub mod partitions;
 pub mod peer;
 pub mod raft_stack;
 pub mod server;
+pub mod shared_map;
+#[cfg(test)]
+mod test_random;
 pub mod topic_config;
+pub mod txn;
 pub mod waiters;

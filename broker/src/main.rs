@@ -11,13 +11,12 @@ use odradek::broker::Broker;
 use odradek::config::load::{self, Loaded};
 use odradek::descriptors;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-/// What is logged without RUST_LOG: the Raft library tells of every election and every group.
-const DEFAULT_LOG: &str = "info,openraft=error";
 
 /// Most threads that wait for disks: opening logs, reading what is not in memory.
 const BLOCKING_THREADS: usize = 128;
@@ -136,14 +135,23 @@ fn start_line(broker: &Broker) -> String {
 }
 
 fn init_logging(as_json: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let chosen = std::env::var("RUST_LOG").ok();
+    let filter = chosen
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(default_filter);
+    let filtered = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     if as_json {
-        subscriber.json().init();
+        filtered.with(lines.json()).init();
     } else {
         let to_a_person = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        subscriber.with_ansi(to_a_person).init();
+        filtered.with(lines.with_ansi(to_a_person)).init();
     }
+}
+
+/// What is logged without RUST_LOG: the Raft library tells of every election and every group.
+fn default_filter() -> Targets {
+    Targets::new()
+        .with_default(LevelFilter::INFO)
+        .with_target("openraft", LevelFilter::ERROR)
 }

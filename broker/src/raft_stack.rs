@@ -2,6 +2,7 @@
 //! the Raft groups.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use odradek_raft::liveness::ProbeTransport;
@@ -40,15 +41,11 @@ impl RaftStack {
     /// Opens the data directory's groups; `peers` are the other nodes, if there are any. Must be
     /// called within a tokio runtime.
     pub fn open(config: &BrokerConfig, peers: Option<&Arc<Peers>>) -> Result<Self, RaftStackError> {
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-        let health = LogDirHealth::new(&config.data_dir);
-        let options = FlusherOptions::default();
-        let flusher =
-            Flusher::start(&disk, Arc::clone(&health), options).map_err(RaftStackError::Flusher)?;
-        let data_dir = DataDir {
-            path: config.data_dir.clone(),
-            flusher: Arc::new(flusher),
-        };
+        let OpenedDir {
+            disk,
+            health,
+            data_dir,
+        } = OpenedDir::of(&config.data_dir)?;
         let peers = peers.map(Peers::network);
         let network: Arc<dyn Network> = match &peers {
             Some(network) => Arc::clone(network) as Arc<dyn Network>,
@@ -56,11 +53,37 @@ impl RaftStack {
         };
         let mut options =
             RaftNodeOptions::new(config.node_id, Arc::clone(&disk), vec![data_dir], network);
+        options.transfers = config.peers.transfers;
         options.probes = peers.map(|network| network as Arc<dyn ProbeTransport>);
         Ok(Self {
             directory: LogDirectory::new(health),
             raft: RaftNode::open(options)?,
             disk,
+        })
+    }
+}
+
+/// A log directory of the real disk, and what makes its files durable.
+pub(crate) struct OpenedDir {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) health: Arc<LogDirHealth>,
+    pub(crate) data_dir: DataDir,
+}
+
+impl OpenedDir {
+    pub(crate) fn of(path: &Path) -> Result<Self, RaftStackError> {
+        let disk = RealDisk::shared();
+        let health = LogDirHealth::new(path);
+        let flusher = Flusher::start(&disk, Arc::clone(&health), FlusherOptions::default())
+            .map_err(RaftStackError::Flusher)?;
+        let data_dir = DataDir {
+            path: path.to_owned(),
+            flusher: Arc::new(flusher),
+        };
+        Ok(Self {
+            disk,
+            health,
+            data_dir,
         })
     }
 }

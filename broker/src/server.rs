@@ -48,6 +48,8 @@ pub struct ListenerSpec {
     /// Whether other nodes may connect here: the controllers' listener and that of the brokers
     /// among themselves.
     pub serves_nodes: bool,
+    /// Whether it is one of `controller.listener.names`.
+    pub is_for_controllers: bool,
 }
 
 /// How many connections there may be. These may change while the server runs.
@@ -91,6 +93,9 @@ pub struct ServerOptions {
     pub max_in_flight_bytes: usize,
     /// How long a peer may stall inside a frame while others wait for the memory that it holds.
     pub stall_limit: Duration,
+    /// How long nothing may move on the connection of a client that has closed its side; `max_idle`, if
+    /// that is less.
+    pub drain_limit: Duration,
     /// How long a stop waits for requests in progress.
     pub stop_timeout: Duration,
 }
@@ -293,6 +298,9 @@ impl Server {
             max_in_flight: options.max_in_flight.max(1),
             max_in_flight_bytes: options.max_in_flight_bytes.max(1),
             stall_limit: options.stall_limit,
+            drain_limit: options.max_idle.map_or(options.drain_limit, |max_idle| {
+                max_idle.min(options.drain_limit)
+            }),
             stopping,
         };
         let mut accepting = JoinSet::new();
@@ -450,6 +458,7 @@ async fn accept_loop(
             listener_name: listener.spec.name.clone(),
             advertised_host: advertised_host.clone(),
             advertised_port,
+            is_for_controllers: listener.spec.is_for_controllers,
         });
         let shared = shared.clone();
         tokio::spawn(async move {

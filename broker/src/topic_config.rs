@@ -64,6 +64,8 @@ pub struct TopicConfig {
     pub compaction: CompactionConfig,
     /// `write.caching`.
     pub write_caching: bool,
+    /// `unclean.leader.election.enable`.
+    pub unclean_leader_election: bool,
     /// `min.insync.replicas`.
     pub min_insync_replicas: usize,
 }
@@ -101,6 +103,7 @@ impl TopicConfig {
                 delete_retention_ms: read.number("delete.retention.ms")?,
             },
             write_caching: read.number("write.caching")?,
+            unclean_leader_election: read.number("unclean.leader.election.enable")?,
             min_insync_replicas: read.number("min.insync.replicas")?,
         })
     }

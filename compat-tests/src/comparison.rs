@@ -4,10 +4,12 @@
 //! is a failure too, and so is a comparison that did not send what [`COMPARED`] says.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
+use crate::cluster::{Addresses, Cluster, NodeNumber, Product};
 use crate::compared::COMPARED;
 use crate::kafka::Kafka;
 use crate::known::{Differences, KNOWN, Known};
@@ -42,14 +44,50 @@ fn pair() -> Result<&'static Pair> {
 /// Plays `script` to Odradek and to Kafka and fails on every difference that [`KNOWN`] does not list for `case`.
 pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> Result<()> {
     let pair = pair()?;
+    let (ours, kafka) = (pair.ours.address(), pair.kafka.address());
+    compare_servers(case, ours, kafka, &pair.served, script)
+}
+
+/// Plays `script` to the first node of each of two clusters, Odradek's and Kafka's, of so many nodes, at
+/// the address that `at` chooses.
+pub fn compare_clusters(
+    case: &str,
+    nodes: NodeNumber,
+    at: impl Fn(Addresses) -> SocketAddr,
+    script: impl Fn(&mut Probe) -> Result<()> + Sync,
+) -> Result<()> {
+    let start = |product| Cluster::options(product, nodes).start();
+    let mut ours = match kafka_instead() {
+        true => start(Product::Kafka)?,
+        false => start(Product::Odradek)?,
+    };
+    let mut kafka = start(Product::Kafka)?;
+    let address = at(ours.node(1)?.addresses());
+    let kafka_address = at(kafka.node(1)?.addresses());
+    compare_servers(
+        case,
+        address,
+        kafka_address,
+        &served_versions(address)?,
+        script,
+    )
+}
+
+fn compare_servers(
+    case: &str,
+    ours: SocketAddr,
+    kafka: SocketAddr,
+    served: &Served,
+    script: impl Fn(&mut Probe) -> Result<()> + Sync,
+) -> Result<()> {
     let play = |address| -> Result<Probe> {
-        let mut probe = Probe::new(address, pair.served.clone());
+        let mut probe = Probe::new(address, served.clone());
         script(&mut probe)?;
         Ok(probe)
     };
     let (ours, theirs) = std::thread::scope(|scope| {
-        let theirs = scope.spawn(|| play(pair.kafka.address()));
-        (play(pair.ours.address()), theirs.join())
+        let theirs = scope.spawn(|| play(kafka));
+        (play(ours), theirs.join())
     });
     let theirs = theirs
         .ok()

@@ -1,4 +1,4 @@
-//! Members of classic consumer groups, played step by step over plain connections.
+//! Members of consumer groups, played step by step over plain connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,8 +16,9 @@ use kafka_protocol::messages::offset_fetch_request::{
 };
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
-    FindCoordinatorRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse,
-    LeaveGroupRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, GroupId, HeartbeatRequest,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest,
+    OffsetFetchRequest, SyncGroupRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -31,7 +32,8 @@ const JOIN_VERSION: i16 = 7;
 const SYNC_VERSION: i16 = 5;
 const HEARTBEAT_VERSION: i16 = 4;
 const COMMIT_VERSION: i16 = 8;
-const MEMBER_ID_REQUIRED: i16 = 79;
+/// What a join without a member id is answered.
+pub const MEMBER_ID_REQUIRED: i16 = 79;
 
 /// A JoinGroup request of one protocol.
 pub fn join_request(
@@ -157,7 +159,8 @@ pub fn offset_fetch(
         .with_topics(topics)
 }
 
-/// Waits until the coordinator of a group not only is found but answers.
+/// Waits until the coordinator of a group not only is found but answers. A heartbeat would not tell: while the
+/// coordinator loads, members are told to go on.
 pub fn coordinator_is_up(wire: &mut Wire, group: &str) -> Result<()> {
     find_coordinator(wire, group)?;
     let fetch = offset_fetch(5, group, Some(&[]));
@@ -309,7 +312,8 @@ impl Member {
         instance: &str,
     ) -> Result<JoiningMember> {
         let mut wire = Wire::connect(address)?;
-        find_coordinator(&mut wire, group)?;
+        // The join is sent once and only its answer waited for, so nobody may still be loading.
+        coordinator_is_up(&mut wire, group)?;
         let instance = Some(text(instance));
         let request = join_request(JOIN_VERSION, group, "", protocol)
             .with_group_instance_id(instance.clone());
@@ -439,4 +443,27 @@ impl Member {
             .first()
             .map_or(answer.error_code, |member| member.error_code))
     }
+}
+
+/// The first heartbeat of a member of the protocol of KIP-848.
+pub fn joining(group: &str, member: &str, topics: &[&str]) -> ConsumerGroupHeartbeatRequest {
+    let topics = topics.iter().map(|topic| topic_name(topic)).collect();
+    going_on(group, member, 0)
+        .with_rebalance_timeout_ms(30_000)
+        .with_subscribed_topic_names(Some(topics))
+        .with_topic_partitions(Some(Vec::new()))
+}
+
+/// A heartbeat of a member of the protocol of KIP-848 that says nothing new.
+pub fn going_on(group: &str, member: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
+    ConsumerGroupHeartbeatRequest::default()
+        .with_group_id(GroupId(text(group)))
+        .with_member_id(text(member))
+        .with_member_epoch(epoch)
+        .with_instance_id(None)
+        .with_rack_id(None)
+        .with_subscribed_topic_names(None)
+        .with_subscribed_topic_regex(None)
+        .with_server_assignor(None)
+        .with_topic_partitions(None)
 }

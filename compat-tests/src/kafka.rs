@@ -1,6 +1,7 @@
 //! Apache Kafka 4.4.0: the broker that Odradek's answers are compared with, and its command-line tools.
 //!
 //! The jars are in `$ODRADEK_KAFKA_LIBS`, or where `test.sh` puts them: `${XDG_CACHE_HOME:-~/.cache}/odradek/kafka-4.4.0/libs`.
+//! Those of Kafka Streams and its tests are in `streams-VERSION` beside that, each with clients of its own version.
 //! Tools are run as their main classes; the names are Kafka's.
 
 use std::collections::BTreeMap;
@@ -37,6 +38,18 @@ pub fn libs() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The directory of the jars of Kafka Streams of a version, with its tests.
+pub fn streams_libs(version: &str) -> Result<PathBuf> {
+    let path = libs()?.with_file_name(format!("streams-{version}"));
+    ensure!(
+        path.join(format!("kafka-streams-{version}-test.jar"))
+            .exists(),
+        "no tests of Kafka Streams {version} in {}: run ./test.sh, which fetches them",
+        path.display()
+    );
+    Ok(path)
+}
+
 /// A tool of Kafka's distribution: what its shell wrapper is called there, and its main class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
@@ -60,6 +73,7 @@ tools! {
     BROKER_API_VERSIONS = "kafka-broker-api-versions", "org.apache.kafka.tools.BrokerApiVersionsCommand";
     CONSOLE_PRODUCER = "kafka-console-producer", "org.apache.kafka.tools.ConsoleProducer";
     CONSOLE_CONSUMER = "kafka-console-consumer", "org.apache.kafka.tools.consumer.ConsoleConsumer";
+    GROUPS = "kafka-groups", "org.apache.kafka.tools.GroupsCommand";
     CONSUMER_GROUPS = "kafka-consumer-groups", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
     PRODUCER_PERF_TEST = "kafka-producer-perf-test", "org.apache.kafka.tools.ProducerPerformance";
     CONSUMER_PERF_TEST = "kafka-consumer-perf-test", "org.apache.kafka.tools.ConsumerPerformance";
@@ -67,14 +81,20 @@ tools! {
     VERIFIABLE_PRODUCER = "kafka-verifiable-producer", "org.apache.kafka.tools.VerifiableProducer";
     VERIFIABLE_CONSUMER = "kafka-verifiable-consumer", "org.apache.kafka.tools.VerifiableConsumer";
     DUMP_LOG = "kafka-dump-log", "org.apache.kafka.tools.DumpLogSegments";
+    TRANSACTIONS = "kafka-transactions", "org.apache.kafka.tools.TransactionsCommand";
+    TRANSACTIONAL_MESSAGE_COPIER = "transactional-message-copier", "org.apache.kafka.tools.TransactionalMessageCopier";
     CLUSTER = "kafka-cluster", "org.apache.kafka.tools.ClusterTool";
+    METADATA_QUORUM = "kafka-metadata-quorum", "org.apache.kafka.tools.MetadataQuorumCommand";
+    FEATURES = "kafka-features", "org.apache.kafka.tools.FeatureCommand";
+    REASSIGN_PARTITIONS = "kafka-reassign-partitions", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand";
+    LEADER_ELECTION = "kafka-leader-election", "org.apache.kafka.tools.LeaderElectionCommand";
     STORAGE = "kafka-storage", "kafka.tools.StorageTool";
 }
 
 impl Tool {
     /// Runs the tool to its end.
     pub fn run(self, arguments: &[&str], input: &str) -> Result<Output> {
-        let mut all = java_arguments("256m")?;
+        let mut all = java_arguments("256m", &libs()?);
         all.push(self.class.to_owned());
         all.extend(arguments.iter().map(|&argument| argument.to_owned()));
         run(Path::new("java"), &all, input.as_bytes(), TOOL_PATIENCE).with_context(|| self.name)
@@ -94,32 +114,41 @@ impl Tool {
 
     /// Starts the tool and leaves it running; its output goes to `log`.
     pub fn start(self, arguments: &[&str], log: &Path) -> Result<Process> {
-        let mut all = java_arguments("256m")?;
+        let mut all = java_arguments("256m", &libs()?);
         all.push(self.class.to_owned());
         all.extend(arguments.iter().map(|&argument| argument.to_owned()));
         Process::start(self.name, Path::new("java"), &all, log, |_| {})
     }
 }
 
-/// Flags of every JVM: a small heap, the cheap compiler and collector (most tools live for two seconds), Kafka's jars,
-/// and warnings only from its logger.
-fn java_arguments(heap: &str) -> Result<Vec<String>> {
-    let libs = libs()?;
+/// How many records a `kafka-verifiable-consumer` says that it has consumed.
+pub fn records_consumed(output: &str) -> i64 {
+    output
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|event| event["name"] == "records_consumed")
+        .filter_map(|event| event["count"].as_i64())
+        .sum()
+}
+
+/// Flags of every JVM: a small heap, the cheap compiler and collector (most tools live for two seconds), these jars, and
+/// warnings only from Kafka's logger.
+pub(crate) fn java_arguments(heap: &str, jars: &Path) -> Vec<String> {
     let logging = Path::new(env!("CARGO_MANIFEST_DIR")).join("kafka/log4j2.properties");
-    Ok(vec![
+    vec![
         format!("-Xmx{heap}"),
         "-XX:+UseSerialGC".to_owned(),
         "-XX:TieredStopAtLevel=1".to_owned(),
         "-Xshare:auto".to_owned(),
         format!("-Dlog4j2.configurationFile={}", logging.display()),
         "-cp".to_owned(),
-        format!("{}/*", libs.display()),
-    ])
+        format!("{}/*", jars.display()),
+    ]
 }
 
 /// The arguments of `java` that make it a broker with this property file.
 pub(crate) fn broker_arguments(heap: &str, properties: &str) -> Result<Vec<String>> {
-    let mut arguments = java_arguments(heap)?;
+    let mut arguments = java_arguments(heap, &libs()?);
     // A broker lives long enough to be compiled properly.
     arguments.retain(|argument| {
         !argument.contains("TieredStopAtLevel") && !argument.contains("SerialGC")

@@ -3,7 +3,7 @@
 //! A harness starts real brokers on free ports with fresh directories ([`broker`]), starts Apache Kafka the same way
 //! ([`kafka`]), and speaks to either through a plain socket with a codec that Odradek does not use ([`wire`],
 //! [`batches`]), through kcat ([`kcat`]), through Python ([`python`]) and through Kafka's own command-line tools
-//! ([`kafka`]). The same script can be played to both ([`transcript`]) and the answers compared field by field
+//! ([`kafka`], [`streams`]). The same script can be played to both ([`transcript`]) and the answers compared field by field
 //! ([`comparison`]); versions that the codec does not know yet go through Kafka's own message definitions ([`schema`]).
 //! Clusters of either are started, broken and judged by [`cluster`].
 //!
@@ -31,6 +31,8 @@ pub mod python;
 pub mod requests;
 pub mod schema;
 pub mod server;
+pub mod streams;
+pub mod transactions;
 pub mod transcript;
 pub mod tree;
 pub mod wire;

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -47,6 +47,7 @@ fn spawn_from_lasting_thread(command: Command) -> Result<Child> {
 pub struct Process {
     name: String,
     child: Child,
+    started: Instant,
     log: PathBuf,
     status: Option<ExitStatus>,
 }
@@ -74,11 +75,13 @@ impl Process {
             .stdout(output.try_clone()?)
             .stderr(output);
         configure(&mut command);
+        let started = Instant::now();
         let child = spawn_from_lasting_thread(command)
             .with_context(|| format!("starting {name} ({})", program.display()))?;
         Ok(Self {
             name: name.to_owned(),
             child,
+            started,
             log: log.to_owned(),
             status: None,
         })
@@ -87,6 +90,11 @@ impl Process {
     /// The operating system's id of the process.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How long ago the process was started.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// The exit status, if the process has ended.
@@ -236,6 +244,61 @@ impl Drop for Process {
             eprintln!("{}", self.log_tail());
         }
         let _ = self.kill();
+    }
+}
+
+/// A running child that is spoken to: its standard input and output are pipes. It is dead once the value is dropped.
+pub struct Piped {
+    child: Child,
+}
+
+impl Piped {
+    /// Starts `program` with `arguments`; its standard error is this process's.
+    pub fn start(program: &Path, arguments: &[String]) -> Result<Self> {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let child = spawn_from_lasting_thread(command)
+            .with_context(|| format!("starting {}", program.display()))?;
+        Ok(Self { child })
+    }
+
+    /// What it reads; it sees the end when this is dropped. Only once.
+    pub fn input(&mut self) -> Result<ChildStdin> {
+        self.child.stdin.take().context("no stdin")
+    }
+
+    /// What it writes. Only once.
+    pub fn output(&mut self) -> Result<ChildStdout> {
+        self.child.stdout.take().context("no stdout")
+    }
+
+    /// Waits at most `patience` for it to end, and for nothing but success.
+    pub fn wait(&mut self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "it ended with {status}");
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "it still runs after {patience:?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Piped {
+    fn drop(&mut self) {
+        // Nothing can be done about one that cannot be killed; one that has ended is no failure.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

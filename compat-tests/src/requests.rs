@@ -46,6 +46,25 @@ impl Topic {
     }
 }
 
+/// A topic that is there.
+pub fn find_topic(wire: &mut Wire, name: &str) -> Result<Topic> {
+    let request = metadata_of(name);
+    let answer = until_not_retriable(
+        || Ok(wire.call(12, &request)?),
+        |answer| answer.topics.first().map_or(0, |topic| topic.error_code),
+    )?;
+    let found = answer.topics.first().context("no topic in the answer")?;
+    ensure!(
+        found.error_code == 0,
+        "Metadata: error {}",
+        found.error_code
+    );
+    Ok(Topic {
+        name: name.to_owned(),
+        id: found.topic_id,
+    })
+}
+
 /// A topic name as a field.
 pub fn topic_name(name: &str) -> TopicName {
     TopicName(text(name))

@@ -85,7 +85,8 @@ impl Probe {
         self.masks.push((path.to_owned(), "<masked>"));
     }
 
-    /// Sorts the array at `path` by a field of its items in every later answer: its order has no meaning.
+    /// Sorts the array at `path` by a field of its items, or by several with commas between, in every later answer: its
+    /// order has no meaning. What has no fields is sorted by what it is.
     pub fn sort(&mut self, path: &str, by: &'static str) {
         self.sorts.push((path.to_owned(), by));
     }
@@ -163,6 +164,9 @@ impl Probe {
             let mut message = Node::of(request)?;
             if Schema::request(&api)?.mentions("topic_id", version) {
                 self.name_topics_by_id(&mut message);
+            }
+            if Schema::request(&api)?.mentions(GENERATION_OR_EPOCH, version) {
+                name_generation(&mut message);
             }
             self.ask_message(label, &api, version, &message)?;
             return Ok(None);
@@ -382,8 +386,14 @@ impl Probe {
                     && let Node::List(items) = node
                 {
                     items.sort_by_cached_key(|item| {
-                        item.field(by)
-                            .map_or_else(|| item.to_string(), Node::to_string)
+                        let fields: Vec<String> = by
+                            .split(',')
+                            .filter_map(|name| item.field(name).map(Node::to_string))
+                            .collect();
+                        match fields.is_empty() {
+                            true => item.to_string(),
+                            false => fields.join(","),
+                        }
                     });
                 }
             }
@@ -412,6 +422,24 @@ impl Probe {
         self.push_step(label, R::KEY, version, answer);
         Ok(())
     }
+}
+
+/// What `generation_id` is called since there are members' epochs (KIP-848).
+const GENERATION_OR_EPOCH: &str = "generation_id_or_member_epoch";
+
+/// Gives `generation_id` its newer name.
+fn name_generation(message: &mut Node) {
+    message.visit(&mut |_, node| {
+        let Node::Struct(fields) = node else {
+            return;
+        };
+        for (name, _) in fields
+            .iter_mut()
+            .filter(|(name, _)| name == "generation_id")
+        {
+            *name = GENERATION_OR_EPOCH.to_owned();
+        }
+    });
 }
 
 /// Kafka's name for an API.

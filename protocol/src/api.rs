@@ -170,6 +170,30 @@ impl ServedApi {
     pub const fn answers(self, version: i16) -> bool {
         self.min_answered <= version && version <= self.max
     }
+
+    /// Whether a listener for controllers answers it to clients too, as Kafka's do: what is about the
+    /// cluster, and nothing that is about records.
+    pub const fn is_for_controllers(self) -> bool {
+        matches!(
+            self.key,
+            ApiKey::ApiVersions
+                | ApiKey::CreateTopics
+                | ApiKey::DeleteTopics
+                | ApiKey::DescribeConfigs
+                | ApiKey::AlterConfigs
+                | ApiKey::CreatePartitions
+                | ApiKey::ElectLeaders
+                | ApiKey::IncrementalAlterConfigs
+                | ApiKey::AlterPartitionReassignments
+                | ApiKey::ListPartitionReassignments
+                | ApiKey::DescribeQuorum
+                | ApiKey::UpdateFeatures
+                | ApiKey::DescribeCluster
+                | ApiKey::UnregisterBroker
+                | ApiKey::AddRaftVoter
+                | ApiKey::RemoveRaftVoter
+        )
+    }
 }
 
 /// Ascending by key; the versions are those of Apache Kafka 4.4.
@@ -196,6 +220,11 @@ static SERVED: &[ServedApi] = &[
     ServedApi::new(ApiKey::DeleteRecords, 0, 2),
     ServedApi::new(ApiKey::InitProducerId, 0, 5),
     ServedApi::new(ApiKey::OffsetForLeaderEpoch, 2, 4),
+    ServedApi::new(ApiKey::AddPartitionsToTxn, 0, 5),
+    ServedApi::new(ApiKey::AddOffsetsToTxn, 0, 4),
+    ServedApi::new(ApiKey::EndTxn, 0, 5),
+    ServedApi::new(ApiKey::WriteTxnMarkers, 1, 2),
+    ServedApi::new(ApiKey::TxnOffsetCommit, 0, 6),
     ServedApi::new(ApiKey::DescribeConfigs, 1, 4),
     ServedApi::new(ApiKey::AlterConfigs, 0, 2),
     ServedApi::new(ApiKey::DescribeLogDirs, 1, 5),
@@ -211,8 +240,14 @@ static SERVED: &[ServedApi] = &[
     ServedApi::new(ApiKey::DescribeCluster, 0, 2),
     ServedApi::new(ApiKey::DescribeProducers, 0, 0),
     ServedApi::new(ApiKey::UnregisterBroker, 0, 0),
+    ServedApi::new(ApiKey::DescribeTransactions, 0, 0),
+    ServedApi::new(ApiKey::ListTransactions, 0, 2),
+    ServedApi::new(ApiKey::ConsumerGroupHeartbeat, 0, 1),
+    ServedApi::new(ApiKey::ConsumerGroupDescribe, 0, 1),
     ServedApi::new(ApiKey::ListConfigResources, 0, 1),
     ServedApi::new(ApiKey::DescribeTopicPartitions, 0, 0),
+    ServedApi::new(ApiKey::AddRaftVoter, 0, 1),
+    ServedApi::new(ApiKey::RemoveRaftVoter, 0, 0),
 ];
 
 /// Every API that is served, ascending by key.

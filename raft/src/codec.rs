@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use odradek_protocol::ids::Offset;
 
 use crate::entry_map::{Mark, MarkKind, NonData, Purged};
-use crate::types::{LogId, Membership, RaftIndex, StoredMembership, log_id, term_of};
+use crate::types::{Incarnation, LogId, Membership, RaftIndex, StoredMembership, log_id, term_of};
 
 const KIND_BLANK: u8 = 1;
 const KIND_MEMBERSHIP: u8 = 2;
@@ -15,14 +15,29 @@ const KIND_LOG_START: u8 = 3;
 const KIND_SEGMENT_ROLL: u8 = 4;
 const KIND_PURGED: u8 = 5;
 const KIND_CHECKPOINT: u8 = 6;
+const KIND_INCARNATION: u8 = 8;
+/// "Nothing is to be cut off".
+const NO_CUT: i64 = -1;
 
 /// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     /// An entry that is not a batch, or an anchor.
     Mark(Mark),
-    /// What was dropped; only the first record of a file.
+    /// What was dropped; only the first record of a file, or the one after its incarnation.
     Purged(Purged),
+    /// Which of the partition's groups the log is of, if not of the first, and where the segments are to
+    /// be cut off; only the first record of a file.
+    Incarnation(Incarnation, Option<Offset>),
+}
+
+/// Body of the record that says which incarnation it is.
+pub(crate) fn encode_incarnation(incarnation: Incarnation, cut: Option<Offset>) -> BytesMut {
+    let mut out = BytesMut::with_capacity(13);
+    out.put_u8(KIND_INCARNATION);
+    out.put_u32(incarnation.get());
+    out.put_i64(cut.map_or(NO_CUT, Offset::get));
+    out
 }
 
 /// Body of a mark's record.
@@ -69,7 +84,15 @@ pub(crate) fn encode_purged(purged: &Purged) -> BytesMut {
 /// Reads a record's body; `None` if it is none of ours.
 pub(crate) fn decode(mut body: &[u8]) -> Option<Record> {
     let kind = body.try_get_u8().ok()?;
-    let record = if kind == KIND_PURGED {
+    let record = if kind == KIND_INCARNATION {
+        let incarnation = Incarnation::new(body.try_get_u32().ok()?);
+        let cut = match body.try_get_i64().ok()? {
+            NO_CUT => None,
+            offset if offset >= 0 => Some(Offset::new(offset)),
+            _ => return None,
+        };
+        Record::Incarnation(incarnation, cut)
+    } else if kind == KIND_PURGED {
         let last = get_log_id(&mut body)?;
         let start_offset = Offset::new(body.try_get_i64().ok()?);
         let log_start = Offset::new(body.try_get_i64().ok()?);
@@ -194,6 +217,8 @@ mod tests {
                 high_watermark: Offset::new(4),
                 committed_end: RaftIndex::new(6),
             }),
+            Record::Incarnation(Incarnation::new(1005), None),
+            Record::Incarnation(Incarnation::new(1 << 30), Some(Offset::new(3))),
             Record::Purged(Purged::default()),
             Record::Purged(Purged {
                 last: Some(log_id(2, 6)),
@@ -208,6 +233,7 @@ mod tests {
         match record {
             Record::Mark(mark) => encode_mark(mark),
             Record::Purged(purged) => encode_purged(purged),
+            Record::Incarnation(incarnation, cut) => encode_incarnation(*incarnation, *cut),
         }
     }
 

@@ -4,8 +4,9 @@
 //! stands for its batches any more: first the entries are dropped, as they are below the log start,
 //! then the records. `log start ≤ compacted records < first entry`.
 //!
-//! Each replica compacts its own segments. Absent: giving compacted segments to a replica that
-//! lacks the dropped entries; so only groups with one voter and no learner are compacted.
+//! Each replica compacts its own segments, as far as every replica within reach has the entries; one
+//! that lacks entries which were dropped is given the records (module `transfer`). So replicas agree
+//! on the newest record of every key, and at which offset it is, and not on what else is still there.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -24,8 +25,6 @@ const DROP_POLL: Duration = Duration::from_millis(5);
 
 /// What to compact, and with what means.
 pub struct CompactionRequest {
-    /// Where the last compaction ended.
-    pub clean_end: Offset,
     /// When and how.
     pub config: CompactionConfig,
     /// Memory for the map of keys.
@@ -52,23 +51,22 @@ impl Group {
         &self,
         request: CompactionRequest,
     ) -> Result<Option<CompactionOutcome>, RaftError> {
-        if !self.may_drop_entries() {
-            return Ok(None);
-        }
         // Only what is durable for good may be compacted.
         self.checkpoint().await?;
         let offsets = self.offsets();
         let stable = offsets.last_stable.offset();
         let due = self.core().with_log(|log| {
-            let begun =
-                log.begin_compaction(request.clean_end, stable, &request.config, request.now);
+            let begun = log.begin_compaction(log.clean_end(), stable, &request.config, request.now);
             begun.map(|begun| begun.map(|compaction| compaction.plan().end))
         })?;
         let Some(end) = due else { return Ok(None) };
-        self.drop_entries_below(end).await;
+        if self.core().first_entry_offset() < end {
+            let held = self.droppable_end().await?;
+            self.drop_entries_below(end.min(held)).await;
+        }
         let bound = stable.min(self.core().first_entry_offset());
         let begun = self.core().with_log(|log| {
-            log.begin_compaction(request.clean_end, bound, &request.config, request.now)
+            log.begin_compaction(log.clean_end(), bound, &request.config, request.now)
         })?;
         let Some(compaction) = begun else {
             return Ok(None);
@@ -103,12 +101,6 @@ impl Group {
             .map_err(RaftError::from)
         })
         .await
-    }
-
-    /// Whether no other replica can ever ask for an entry.
-    fn may_drop_entries(&self) -> bool {
-        let members = self.membership();
-        members.voters.len() == 1 && members.learners.is_empty()
     }
 
     async fn drop_entries_below(&self, end: Offset) {

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use odradek_protocol::ids::{LeaderEpoch, NodeId};
+use openraft::raft::TransferLeaderError;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -69,15 +70,18 @@ struct Unsettled {
     stale: Option<LeaderEpoch>,
     /// This node led last, and so most likely has the whole log.
     led_here: bool,
-    /// The leader is known from before this process started, and is to be asked whether it leads.
+    /// If the leader answers, it is to be asked whether it leads: it is known from before this process
+    /// started, or was dead meanwhile.
     asks_leader: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct GivenUp {
     due: Instant,
     offers: u32,
     term: u64,
+    /// Voters that stand for election, or have been in a later one, and follow this leader no more.
+    gone_on: BTreeSet<NodeId>,
 }
 
 #[derive(Clone, Copy)]
@@ -167,6 +171,7 @@ impl Agenda {
                 due: Instant::now(),
                 offers: 0,
                 term,
+                gone_on: BTreeSet::new(),
             },
         );
         self.wake.notify_one();
@@ -209,7 +214,8 @@ impl Agenda {
                     turns: 0,
                     stale,
                     led_here: false,
-                    asks_leader: false,
+                    // It may come back, as another process that was never known as one.
+                    asks_leader: true,
                 },
             );
         }
@@ -259,9 +265,9 @@ impl Agenda {
         }
         for (key, entry) in &mut lists.given_up {
             if entry.due <= now {
-                tasks.push(Task::Offer(*key, *entry));
+                tasks.push(Task::Offer(*key, entry.clone()));
                 entry.offers += 1;
-                entry.due = now + TURN;
+                entry.due = now + turn_pause(entry.offers);
             }
             next = Some(next.map_or(entry.due, |next| next.min(entry.due)));
         }
@@ -324,12 +330,26 @@ async fn work(liveness: &Liveness, node: &RaftNode, task: Task) {
             }
         }
         Task::Offer(key, entry) => {
-            let done = match node.group(key) {
+            let term = entry.term;
+            let offered = match node.group(key) {
                 Some(group) => offer(liveness, &group, entry).await,
-                None => true,
+                None => Offered::Done,
             };
-            if done {
-                liveness.agenda.lists.lock().given_up.remove(&key);
+            let mut lists = liveness.agenda.lists.lock();
+            match offered {
+                Offered::InVain => {}
+                Offered::GoneOn(voter) => {
+                    let entry = lists.given_up.get_mut(&key);
+                    if let Some(entry) = entry.filter(|entry| entry.term == term) {
+                        entry.gone_on.insert(voter);
+                    }
+                }
+                Offered::Done => {
+                    let entry = lists.given_up.get(&key);
+                    if entry.is_some_and(|entry| entry.term == term) {
+                        lists.given_up.remove(&key);
+                    }
+                }
             }
         }
         Task::Confirm(key) => {
@@ -393,29 +413,53 @@ async fn settle(liveness: &Liveness, group: &Group, entry: Unsettled) -> bool {
     false
 }
 
-/// Offers a leadership that was given up. Returns whether there is nothing to offer any more.
-async fn offer(liveness: &Liveness, group: &Group, entry: GivenUp) -> bool {
-    if group.has_moved_beyond(entry.term) {
-        return true;
-    }
+/// What came of an offer.
+enum Offered {
+    /// Nobody took it.
+    InVain,
+    /// This voter takes it, or has been in a later election. Others are still to hear of it.
+    GoneOn(NodeId),
+    /// There is nothing to offer any more, or nobody to offer it to.
+    Done,
+}
+
+/// Offers a leadership that was given up.
+///
+/// A voter hears of the election in which another succeeds it. Who is no voter any more hears of one
+/// at most if a candidate fails: one with an old log, that takes this node for a voter. So it goes on
+/// until every voter has gone on; each is told so at the same time, and takes turns from then on.
+async fn offer(liveness: &Liveness, group: &Group, entry: GivenUp) -> Offered {
     let voters = group.membership().voters;
-    let mut others = group.voters_by_preference(&voters);
-    others.retain(|voter| *voter != liveness.me && liveness.is_alive(*voter));
+    let has_vote = voters.contains(&liveness.me);
+    if has_vote && group.has_moved_beyond(entry.term) {
+        return Offered::Done;
+    }
     if entry.offers >= OFFERS_EACH * voters.len() as u32 && group.offline_cause().is_some() {
         // Nothing is heard here of how it went.
-        return true;
+        return Offered::Done;
     }
-    let turn = entry.offers as usize % others.len().max(1);
-    let Some(to) = others.get(turn) else {
-        return false;
+    let mut left = group.voters_by_preference(&voters);
+    left.retain(|voter| *voter != liveness.me && !entry.gone_on.contains(voter));
+    if left.is_empty() && !has_vote {
+        return Offered::Done;
+    }
+    left.retain(|voter| liveness.is_alive(*voter));
+    let turn = entry.offers as usize % left.len().max(1);
+    let Some(to) = left.get(turn) else {
+        return Offered::InVain;
     };
-    let accepted = group.offer_leadership(*to, entry.term).await;
-    // Who is not a voter any more does not hear of the election.
-    if accepted && !voters.contains(&liveness.me) {
-        group.cease_to_lead(entry.term).await;
-        return true;
+    let reply = group.offer_leadership(*to, entry.term).await;
+    if has_vote {
+        return Offered::InVain;
     }
-    false
+    match reply {
+        Some(Ok(())) => {
+            group.cease_to_lead(entry.term).await;
+            Offered::GoneOn(*to)
+        }
+        Some(Err(TransferLeaderError::VoteChanged { .. })) => Offered::GoneOn(*to),
+        Some(Err(TransferLeaderError::LogNotFlushed { .. })) | None => Offered::InVain,
+    }
 }
 
 /// Has the lease confirmed by those voters that have not done so in their session. Returns whether

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use odradek_protocol::ids::Offset;
 
-use crate::types::{LogId, Membership, RaftIndex, StoredMembership, log_id, term_of};
+use crate::types::{Incarnation, LogId, Membership, RaftIndex, StoredMembership, log_id, term_of};
 
 /// An entry that is not a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +119,9 @@ pub(crate) struct Contradiction {
 /// The marks of one log, and its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryMap {
+    incarnation: Incarnation,
+    /// Where the segments are to be cut off, if that is not known to be done.
+    pending_cut: Option<Offset>,
     purged: Purged,
     marks: VecDeque<Mark>,
     next_index: RaftIndex,
@@ -133,7 +136,66 @@ impl EntryMap {
             next_offset: purged.start_offset,
             purged,
             marks: VecDeque::new(),
+            ..Self::default()
         }
+    }
+
+    /// An empty log of that incarnation.
+    pub(crate) fn empty_in(incarnation: Incarnation, pending_cut: Option<Offset>) -> Self {
+        Self {
+            incarnation,
+            pending_cut,
+            ..Self::default()
+        }
+    }
+
+    /// The same of that incarnation.
+    pub(crate) fn in_incarnation_of(self, other: &Self) -> Self {
+        Self {
+            incarnation: other.incarnation,
+            pending_cut: other.pending_cut,
+            ..self
+        }
+    }
+
+    /// Which of the partition's groups the log is of.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Where the segments are to be cut off, if that is not known to be done.
+    pub(crate) fn pending_cut(&self) -> Option<Offset> {
+        self.pending_cut
+    }
+
+    /// The segments have been cut off.
+    pub(crate) fn cut_is_done(&mut self) {
+        self.pending_cut = None;
+    }
+
+    /// Begins the next incarnation with all that there is. Its first entry says who votes.
+    pub(crate) fn found(&mut self, incarnation: Incarnation, voters: Membership) {
+        self.incarnation = incarnation;
+        self.push_non_data(incarnation.term(), NonData::Membership(voters));
+    }
+
+    /// Enters an incarnation that another replica has begun, with what comes before `cut`, which is at
+    /// `offset`. What is committed is to be told anew.
+    pub(crate) fn join(&mut self, incarnation: Incarnation, cut: RaftIndex, offset: Offset) {
+        self.truncate(cut, offset);
+        self.marks
+            .retain(|mark| !matches!(mark.kind, MarkKind::Checkpoint { .. }));
+        self.incarnation = incarnation;
+        self.pending_cut = Some(offset);
+    }
+
+    /// Index of the first entry of this term or a later one.
+    pub(crate) fn first_of_term(&self, term: u64) -> Option<RaftIndex> {
+        let mark = self
+            .marks
+            .iter()
+            .find(|mark| matches!(mark.kind, MarkKind::NonData(_)) && mark.term >= term)?;
+        Some(RaftIndex::new(mark.next_index.get().saturating_sub(1)))
     }
 
     pub(crate) fn purged(&self) -> &Purged {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
 use odradek_storage::StorageError;
 
-use crate::types::GroupKey;
+use crate::types::{GroupKey, Incarnation};
 
 /// Why a proposal was refused or its outcome is a failure.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -80,6 +80,24 @@ pub enum RaftError {
         group: GroupKey,
         /// What shows it.
         detail: String,
+    },
+    /// The replica takes part in a later incarnation than the one it is to be opened in, or holds
+    /// entries of its terms: the metadata that says so is old.
+    #[error("{group} is asked for, and the replica here is of incarnation {found}")]
+    LaterIncarnation {
+        /// The group that was to be opened.
+        group: GroupKey,
+        /// What the replica is of.
+        found: Incarnation,
+    },
+    /// The replica was chosen to begin a group with its log, and its log is not that of the group
+    /// before: it has been replaced since, or put back.
+    #[error("{group} is to be begun here, with the log of another incarnation, {found}")]
+    OtherPredecessor {
+        /// The group that was to be opened.
+        group: GroupKey,
+        /// What the replica is of.
+        found: Incarnation,
     },
     /// openraft handed in an entry that does not follow the last one.
     #[error("entry {found} does not follow: index {expected} after term {last_term} is next")]

@@ -11,19 +11,23 @@ use odradek_storage::LogConfig;
 use odradek_storage::LogReader;
 use openraft::Raft;
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
+use crate::emptied::{Emptied, Part};
 use crate::error::{ProposeError, RaftError};
 use crate::liveness::Liveness;
 use crate::log_core::CoreHandle;
 use crate::membership::CatchUp;
-use crate::network::Network;
+use crate::network::{Network, NetworkError};
 use crate::node::blocking;
 use crate::observer::Leadership;
 use crate::partition_fsm::PartitionFsm;
+use crate::rpc::{AppendRequest, SnapshotOffer, SnapshotReply};
 use crate::shared::Shared;
+use crate::transfer::{Records, Transfers};
 use crate::types::{
-    AppendOutcome, BatchCommand, Command, CommittedLeaderId, GroupKey, Stamp, TypeConfig,
+    AppendOutcome, BatchCommand, Command, CommittedLeaderId, GroupKey, LogId, Stamp, TypeConfig,
+    Vote, node_id,
 };
 use crate::waiter::CommitWaiter;
 
@@ -52,6 +56,12 @@ pub struct Group {
     pub(crate) preference: Mutex<Vec<NodeId>>,
     /// What is known of the replicas while this node leads.
     pub(crate) catch_up: Mutex<CatchUp>,
+    /// What part this replica takes.
+    pub(crate) emptied: Emptied,
+    /// All transfers of the node.
+    pub(crate) transfers: Arc<Transfers>,
+    /// Held while records are received, and while what was received is adopted.
+    pub(crate) receiving: Arc<AsyncMutex<()>>,
 }
 
 /// What a group is made of.
@@ -65,10 +75,17 @@ pub(crate) struct GroupParts {
     pub(crate) dir: PathBuf,
     /// In which order the voters stand for election.
     pub(crate) preference: Vec<NodeId>,
+    /// What part this replica takes.
+    pub(crate) emptied: Emptied,
+    /// All transfers of the node.
+    pub(crate) transfers: Arc<Transfers>,
 }
 
 impl Group {
     pub(crate) fn new(parts: GroupParts) -> Self {
+        let whole = parts.emptied.part() == Part::Whole;
+        parts.shared.set_whole(whole);
+        parts.raft.runtime_config().elect(whole);
         Self {
             shared: parts.shared,
             raft: parts.raft,
@@ -79,6 +96,9 @@ impl Group {
             liveness: parts.liveness,
             preference: Mutex::new(parts.preference),
             catch_up: Mutex::default(),
+            emptied: parts.emptied,
+            transfers: parts.transfers,
+            receiving: Arc::default(),
         }
     }
 
@@ -250,6 +270,20 @@ impl Group {
         Ok(self.shared.log_start())
     }
 
+    /// Has this replica alone forget the records below `offset`, which is not above the high watermark: for
+    /// an owner that has summed them up in a durable place of its own, and gives that to replicas that lack
+    /// them ([`GroupObserver::may_begin_at`](crate::GroupObserver::may_begin_at)). Files go by whole
+    /// segments, soon after.
+    pub fn forget_below(&self, offset: Offset) {
+        assert!(
+            offset <= self.shared.high_watermark(),
+            "only what is committed can have been summed up"
+        );
+        if offset > self.shared.log_start() {
+            self.core.move_log_start(offset);
+        }
+    }
+
     pub(crate) fn not_leading(&self) -> RaftError {
         match self.shared.why_dropped() {
             ProposeError::Offline(cause) => RaftError::Stopped(cause),
@@ -264,6 +298,8 @@ impl Group {
     /// Returns the new log start if there was anything to do. On any replica: unlinks files that
     /// were deleted long enough ago.
     pub async fn run_retention(&self, now: TimestampMs) -> Result<Option<Offset>, RaftError> {
+        self.finish_rebuilding().await;
+        self.core.forget_useless();
         let high_watermark = self.shared.high_watermark();
         let point = self.core.with_log(|log| {
             log.purge_deleted(now)?;
@@ -332,12 +368,92 @@ impl Group {
     pub fn describe(&self) -> String {
         use openraft::async_runtime::watch::WatchReceiver;
         let raft = self.raft.metrics().borrow_watched().to_string();
-        format!("{raft}; {}", self.describe_lease())
+        let part = self.emptied.part();
+        format!("{raft}; {}; {part:?}", self.describe_lease())
     }
 
     /// The group's log.
     pub(crate) fn core(&self) -> &CoreHandle {
         &self.core
+    }
+
+    /// An error if a message is of this replica itself, or of who says to be it.
+    pub(crate) fn is_of_another(&self, vote: &Vote) -> Result<(), NetworkError> {
+        match node_id(vote.leader_id.voted_for) == self.node {
+            true => Err(NetworkError::Unsound("it comes from this replica itself")),
+            false => Ok(()),
+        }
+    }
+
+    /// An error if something else is committed here than one of these entries, though the leader that
+    /// sends them is none that has been deposed: openraft answers those.
+    pub(crate) fn agrees(
+        &self,
+        leader: Vote,
+        ids: impl IntoIterator<Item = LogId>,
+    ) -> Result<(), NetworkError> {
+        let is_deposed = |vote: Vote| vote.leader_id.term > leader.leader_id.term;
+        let contradicts =
+            self.core.contradicts(ids) && !self.core.votes.get(self.key()).is_some_and(is_deposed);
+        match contradicts {
+            true => Err(NetworkError::Unsound("something else is committed here")),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes over where a leader's log starts. `None` when the group has stopped.
+    ///
+    /// Where this log does not match the snapshot, openraft cuts off all that it does not know to be
+    /// committed, and after a restart that is much: it may take two memberships with it, of which it
+    /// takes the first for committed, and asserts so. So what conflicts is cut off before, by the
+    /// question with which a leader begins to append behind the snapshot.
+    ///
+    /// Records that come with the offer are fetched first; meanwhile it is not taken.
+    pub(crate) async fn install(
+        self: &Arc<Self>,
+        offer: SnapshotOffer,
+    ) -> Option<Result<SnapshotReply, NetworkError>> {
+        if let Err(unsound) = self.agrees(offer.vote, offer.snapshot.meta.last_log_id) {
+            return Some(Err(unsound));
+        }
+        let leader = node_id(offer.vote.leader_id.voted_for);
+        let state = offer.snapshot.snapshot;
+        let start = state.start_offset.max(state.log_start);
+        if !self.shared.may_begin_at(leader, start).await {
+            return None;
+        }
+        match self.records_of(&offer) {
+            Records::NotNeeded => self.take_offer(offer).await,
+            Records::Coming => None,
+            Records::Here(turn) => {
+                // Goes on to its end though nobody may wait for it any more.
+                let group = Arc::clone(self);
+                let taking = tokio::spawn(async move {
+                    let _turn = turn;
+                    group.take_offer(offer).await
+                });
+                taking.await.ok().flatten()
+            }
+        }
+    }
+
+    async fn take_offer(
+        &self,
+        offer: SnapshotOffer,
+    ) -> Option<Result<SnapshotReply, NetworkError>> {
+        let last = offer.snapshot.meta.last_log_id;
+        let question = AppendRequest {
+            vote: offer.vote,
+            prev_log_id: last,
+            entries: Vec::new(),
+            leader_commit: None,
+        };
+        self.raft.append_entries(question).await.ok()?;
+        let reply = self
+            .raft
+            .install_full_snapshot(offer.vote, offer.snapshot)
+            .await;
+        reply.ok().map(Ok)
     }
 
     /// openraft's side of the group, for the network.
@@ -352,6 +468,7 @@ impl Group {
         // An error means that a task of the group has panicked, and has said so.
         let _ = self.raft.shutdown().await;
         self.core.give_up_waiting();
+        self.stop_receiving().await;
         if !clean {
             return Ok(());
         }

@@ -16,8 +16,9 @@ use odradek_storage::disk::Disk;
 
 use crate::codec::{self, Record};
 use crate::entry_map::{EntryMap, Mark, MarkKind, NonData};
+use crate::error::RaftError;
 use crate::framing::{self, Frames};
-use crate::types::Membership;
+use crate::types::{Incarnation, Membership};
 
 /// Name of the file in the partition's directory.
 pub(crate) const FILE_NAME: &str = "raft.journal";
@@ -84,7 +85,8 @@ impl Journal {
         let (map, valid) = read(records)?;
         let end = (MAGIC.len() + valid) as u64;
         let torn_bytes = bytes.len() as u64 - end;
-        if map.last_log_id().is_none() && bootstrap.is_some() {
+        let is_first = map.incarnation() == Incarnation::FIRST;
+        if map.last_log_id().is_none() && bootstrap.is_some() && is_first {
             if has_records {
                 return Err(damaged("holds no whole entry, but the log holds records"));
             }
@@ -173,20 +175,50 @@ impl Journal {
     pub(crate) fn rewrite(&mut self, map: &EntryMap) -> io::Result<()> {
         let content = content_of(map);
         self.disk.replace_file(&self.path, &content)?;
-        self.file = SyncFile::existing(self.disk.clone(), self.path.clone());
-        self.end = content.len() as u64;
-        self.rewritten_bytes = self.end;
+        self.was_replaced(content.len());
         Ok(())
     }
+
+    /// Somebody else has put another file of so many bytes in the place of this one, durably.
+    pub(crate) fn was_replaced(&mut self, len: usize) {
+        self.file = SyncFile::existing(self.disk.clone(), self.path.clone());
+        self.end = len as u64;
+        self.rewritten_bytes = self.end;
+    }
+}
+
+/// The incarnation that the journal in `dir` is of; `None` if there is none that says so. Waits for the
+/// disk.
+pub(crate) fn incarnation_in(
+    disk: &dyn Disk,
+    dir: &Path,
+) -> Result<Option<Incarnation>, RaftError> {
+    let path = dir.join(FILE_NAME);
+    let failed = |error| RaftError::io(format!("read {}", path.display()), error);
+    let bytes = match disk.read_file(&path, FILE_MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let Some(records) = bytes.strip_prefix(&MAGIC) else {
+        return Ok(None);
+    };
+    let (map, _) = read(records).map_err(failed)?;
+    Ok(Some(map.incarnation()))
 }
 
 fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn content_of(map: &EntryMap) -> BytesMut {
+/// The file that holds exactly `map`.
+pub(crate) fn content_of(map: &EntryMap) -> BytesMut {
     let mut content = BytesMut::new();
     content.put_slice(&MAGIC);
+    if map.incarnation() != Incarnation::FIRST {
+        let body = codec::encode_incarnation(map.incarnation(), map.pending_cut());
+        framing::put(&mut content, &body);
+    }
     if map.purged().last.is_some() {
         framing::put(&mut content, &codec::encode_purged(map.purged()));
     }
@@ -212,11 +244,22 @@ fn read(records: &[u8]) -> io::Result<(EntryMap, usize)> {
         // A record whose checksum is right but whose content is not was written that way: no
         // crash does that, so it is not cut off silently.
         match codec::decode(body) {
-            Some(Record::Purged(purged)) if first => map = EntryMap::starting_after(purged),
+            Some(Record::Incarnation(incarnation, cut))
+                if first && map.incarnation() == Incarnation::FIRST =>
+            {
+                map = EntryMap::empty_in(incarnation, cut);
+                // What was dropped may come next.
+                continue;
+            }
+            Some(Record::Purged(purged)) if first => {
+                map = EntryMap::starting_after(purged).in_incarnation_of(&map);
+            }
             Some(Record::Mark(mark)) => map
                 .replay(mark)
                 .map_err(|contradiction| damaged(&contradiction.to_string()))?,
-            Some(Record::Purged(_)) | None => return Err(damaged("holds an unknown record")),
+            Some(Record::Purged(_) | Record::Incarnation(..)) | None => {
+                return Err(damaged("holds an unknown record"));
+            }
         }
         first = false;
     }
@@ -233,6 +276,7 @@ mod tests {
     use odradek_storage::disk::OpenMode;
 
     use super::*;
+    use crate::entry_map::Purged;
     use crate::types::{RaftIndex, log_id};
 
     fn dir() -> &'static Path {
@@ -278,6 +322,38 @@ mod tests {
             expected += &format!("{:08x}{:08x}{body}", raw.len(), crc32c::crc32c(&raw));
         }
         assert_eq!(hex(&bytes), expected);
+    }
+
+    #[test]
+    fn a_journal_says_of_which_incarnation_it_is() {
+        let (_, disk) = disk();
+        let mut journal = Journal::open(disk.clone(), dir(), Some(voters()), false)
+            .unwrap()
+            .journal;
+        let later = Incarnation::new(1_005);
+        let purged = Purged {
+            last: Some(log_id(3, 7)),
+            ..Purged::default()
+        };
+        for cut in [None, Some(Offset::new(12))] {
+            for before in [
+                EntryMap::default(),
+                EntryMap::starting_after(purged.clone()),
+            ] {
+                let mut map = before.in_incarnation_of(&EntryMap::empty_in(later, cut));
+                map.push_non_data(1_005, NonData::Membership(voters()));
+                journal.rewrite(&map).unwrap();
+                assert_eq!(incarnation_in(&*disk, dir()).unwrap(), Some(later));
+                let again = Journal::open(disk.clone(), dir(), None, true).unwrap().map;
+                assert_eq!(again.incarnation(), later);
+                assert_eq!(again.pending_cut(), cut);
+                assert_eq!(again.purged(), map.purged());
+                assert_eq!(again.last_log_id(), map.last_log_id());
+            }
+        }
+        let bytes = disk.read_file(&dir().join(FILE_NAME), 4096).unwrap();
+        let body = &bytes[MAGIC.len() + framing::OVERHEAD..][..13];
+        assert_eq!(hex(body), "08000003ed000000000000000c");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{LeaderEpoch, NodeId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::group::Group;
 use crate::liveness::Liveness;
 use crate::network::{Link, NetworkError};
 use crate::rpc::{TransferReply, TransferRequest, VoteReply, VoteRequest};
-use crate::types::{Vote, node_id, raft_id};
+use crate::types::{Vote, epoch_of, node_id, raft_id};
 
 /// How long a leadership may take to be handed over, in all.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,6 +56,12 @@ impl LeaseState {
         *entry = (*entry).max((term, sent));
     }
 
+    /// Whether that replica has answered the leader of that term, as far as this process knows.
+    pub(crate) fn has_answered(&self, node: NodeId, term: u64) -> bool {
+        let confirmed = self.confirmed.lock();
+        confirmed.get(&node).is_some_and(|(of, _)| *of == term)
+    }
+
     fn is_confirmed(&self, by: NodeId, term: u64, since: Instant) -> bool {
         self.confirmed
             .lock()
@@ -75,32 +81,72 @@ pub(crate) enum Known {
     None,
 }
 
+/// A group takes no batch while its leadership is handed over. The end of that must not be missed, though whoever wanted
+/// it may have gone: a connection that is lost takes what was asked for on it along.
+struct Paused<'a> {
+    group: &'a Group,
+    term: u64,
+}
+
+impl<'a> Paused<'a> {
+    fn begin(group: &'a Group, term: u64) -> Self {
+        group.shared.pause(true);
+        Self { group, term }
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        let (group, term) = (self.group, self.term);
+        group.shared.pause(false);
+        let leads = matches!(group.shared.known(), Known::Leads(known) if known == term);
+        if leads
+            && group.is_given_up(term)
+            && let Some(liveness) = &group.liveness
+        {
+            liveness.agenda.given_up(group.key(), term);
+        }
+    }
+}
+
 impl Group {
     /// Whether a write or a read that this node answers as the leader is still its to answer: no
     /// other node can have been elected yet. To be asked after the answer has been made and before
-    /// it leaves, so that a process that was stopped in between stays silent.
+    /// it leaves, so that a process that was stopped in between stays silent. That the answer is
+    /// of the term that holds the lease, this does not say: [`Group::holds_lease_in`].
     ///
     /// The only voter of a group always holds the lease. Without a failure detector
     /// ([`crate::RaftNodeOptions::probes`]) nobody else does.
     pub fn holds_lease(&self) -> bool {
-        let membership = self.membership();
+        self.lease_term().is_some()
+    }
+
+    /// [`Group::holds_lease`], for an answer that was begun when this node was the ready leader of
+    /// `epoch`: false as well if that term is over, even where this node has been elected again.
+    /// Others may have led in between, and what was read meanwhile may lack what they acknowledged.
+    pub fn holds_lease_in(&self, epoch: LeaderEpoch) -> bool {
+        self.lease_term()
+            .is_some_and(|term| epoch_of(term) == epoch)
+    }
+
+    /// The term in which this node holds the lease.
+    fn lease_term(&self) -> Option<u64> {
+        let membership = self.core.members();
+        let Known::Leads(term) = self.shared.known() else {
+            return None;
+        };
         let until = if membership.voters.len() > 1 {
-            let (Some(liveness), Known::Leads(term)) = (&self.liveness, self.shared.known()) else {
-                return false;
-            };
-            match self.trusted_until(liveness, term, &membership) {
-                Some(until) => Some(until),
-                None => return false,
-            }
-        } else {
-            if !membership.voters.contains(&self.node) {
-                return false;
-            }
+            Some(self.trusted_until(self.liveness.as_deref()?, term, &membership)?)
+        } else if membership.voters.contains(&self.node) {
             None
+        } else {
+            return None;
         };
         // Consent is looked at after trust, and the time last: a voter that was given consent may
         // have voted while its promise still looked good.
-        self.shared.has_not_given_up() && until.is_none_or(|until| Instant::now() < until)
+        let holds =
+            self.shared.has_not_given_up(term) && until.is_none_or(|until| Instant::now() < until);
+        holds.then_some(term)
     }
 
     /// Until when a majority of the voters is trusted and has confirmed.
@@ -136,7 +182,7 @@ impl Group {
             "lease held: {}, {:?}, given up: {}",
             self.holds_lease(),
             self.shared.known(),
-            !self.shared.has_not_given_up(),
+            matches!(self.shared.known(), Known::Leads(term) if self.is_given_up(term)),
         );
         if let Known::Leads(term) = self.shared.known() {
             for (node, trust) in trust {
@@ -152,9 +198,9 @@ impl Group {
         let Known::Leads(term) = self.shared.known() else {
             return false;
         };
-        let voters = self.membership().voters;
+        let members = self.core.members();
         liveness
-            .trust(&voters)
+            .trust(&members.voters)
             .iter()
             .any(|(node, trust)| !self.shared.lease.is_confirmed(*node, term, trust.since))
     }
@@ -196,6 +242,9 @@ impl Group {
 
     /// Stands for election unless that breaks a promise.
     pub(crate) async fn stand_for_election(&self, liveness: &Liveness) {
+        if !self.may_stand().await {
+            return;
+        }
         let followed = match self.shared.known() {
             Known::Leads(_) => return,
             Known::None => None,
@@ -256,7 +305,7 @@ impl Group {
         reply.ok()
     }
 
-    fn refuse_vote(&self) -> VoteReply {
+    pub(crate) fn refuse_vote(&self) -> VoteReply {
         let vote = self.core.votes.get(self.key());
         let vote = vote.unwrap_or_else(|| Vote::new(0, raft_id(self.node)));
         VoteReply::new(vote, self.core.last_log_id(), false)
@@ -290,19 +339,13 @@ impl Group {
         if to == self.node {
             return Ok(());
         }
-        if !self.membership().voters.contains(&to) || !self.is_reachable(to) {
+        if !self.core.members().voters.contains(&to) || !self.is_reachable(to) {
             return Err(RaftError::TransferFailed { to });
         }
-        self.shared.pause(true);
-        let outcome = tokio::time::timeout(TRANSFER_TIMEOUT, self.ask_to_lead(to, term)).await;
-        self.shared.pause(false);
-        let outcome = outcome.unwrap_or(Err(RaftError::TransferFailed { to }));
-        if let (Err(_), Some(liveness)) = (&outcome, &self.liveness)
-            && self.is_given_up(term)
-        {
-            liveness.agenda.given_up(self.key(), term);
-        }
-        outcome
+        let _paused = Paused::begin(self, term);
+        tokio::time::timeout(TRANSFER_TIMEOUT, self.ask_to_lead(to, term))
+            .await
+            .unwrap_or(Err(RaftError::TransferFailed { to }))
     }
 
     /// Asks the other node itself. openraft's own way to do this would first have this node refuse
@@ -320,10 +363,10 @@ impl Group {
         Ok(())
     }
 
-    /// Offers a leadership that this node has given up. Returns whether the other stands for it.
-    pub(crate) async fn offer_leadership(&self, to: NodeId, term: u64) -> bool {
+    /// Offers a leadership that this node has given up. `None` if the other does not answer.
+    pub(crate) async fn offer_leadership(&self, to: NodeId, term: u64) -> Option<TransferReply> {
         let reply = tokio::time::timeout(TRANSFER_TIMEOUT, self.send_transfer(to, term)).await;
-        matches!(reply, Ok(Ok(Ok(()))))
+        reply.ok()?.ok()
     }
 
     /// Leads no more in that term.

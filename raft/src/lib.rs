@@ -9,9 +9,13 @@
 //! - `membership`: who takes part in a group, and changing that.
 //! - [`liveness`], `failure_detector`: which nodes answer, and what they have promised each other.
 //! - `lease`, `elections`: what leaders and candidates may do by those promises.
+//! - `emptied`: replicas that hold nothing, and may have forgotten something.
+//! - `incarnation`: a partition's next group, when most voters of the last are given up.
 //! - `compaction`: dropping the entries of records, and then what was overtaken of the records.
+//! - `transfer`: giving such records to replicas that lack them.
 //! - `group`, `node`: one group, and all groups of a process.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
+//! - `soundness`: what every message satisfies.
 //!
 //! Absent on purpose: anything about topics or clients, and a network of sockets; the crates above
 //! bring those.
@@ -19,11 +23,13 @@
 mod codec;
 mod compaction;
 mod elections;
+mod emptied;
 mod entry_map;
 mod error;
 mod failure_detector;
 mod framing;
 mod group;
+mod incarnation;
 mod journal;
 mod lease;
 pub mod liveness;
@@ -42,6 +48,8 @@ mod serve;
 mod shared;
 #[cfg(test)]
 mod sim;
+mod soundness;
+mod transfer;
 mod types;
 mod votes;
 mod waiter;
@@ -50,7 +58,9 @@ pub mod wire;
 pub use compaction::{CompactionOutcome, CompactionRequest};
 pub use error::{ProposeError, RaftError};
 pub use group::{Group, Proposal};
+pub use incarnation::{Standing, Succession};
 pub use membership::{GroupMembership, ReplicaProgress};
 pub use node::{DataDir, Detection, GroupSpec, RaftNode, RaftNodeOptions, Timing};
 pub use observer::{GroupObserver, Leadership, NoObserver};
-pub use types::{AppendOutcome, GroupKey, RaftIndex, TypeConfig};
+pub use transfer::TransferLimits;
+pub use types::{AppendOutcome, GroupKey, Incarnation, RaftIndex, TypeConfig};

@@ -8,7 +8,7 @@
 //! [`ProbeTransport`] is what carries probes. [`RaftNode`] has the other end:
 //! `serve_probe` and `serve_leadership`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use crate::elections::Agenda;
 pub use crate::failure_detector::PeerState;
 use crate::failure_detector::{Effect, FailureDetector, Standing, Trust};
+use crate::membership::GroupMembership;
 use crate::network::NetworkError;
 use crate::node::{Detection, RaftNode};
 use crate::types::{GroupKey, Runtime};
@@ -92,11 +93,49 @@ pub(crate) struct Liveness {
     pub(crate) transport: Arc<dyn ProbeTransport>,
     pub(crate) agenda: Agenda,
     detector: Mutex<FailureDetector>,
-    /// The members of some group may have changed.
-    members_changed: AtomicBool,
+    /// Groups whose members may have changed, or that were opened or closed.
+    changed: Mutex<HashSet<GroupKey>>,
+    /// Who takes part in the groups that are open here, as of the last look.
+    members: Mutex<Members>,
     stopped: AtomicBool,
     wake: Notify,
     peers: watch::Sender<Vec<PeerState>>,
+}
+
+/// Who takes part in which groups, and in how many.
+#[derive(Default)]
+struct Members {
+    groups: HashMap<GroupKey, BTreeSet<NodeId>>,
+    counts: BTreeMap<NodeId, usize>,
+}
+
+impl Members {
+    /// Takes down who takes part in a group; `None` if it is not open any more.
+    fn set(&mut self, key: GroupKey, membership: Option<GroupMembership>) {
+        let now: BTreeSet<NodeId> = membership
+            .into_iter()
+            .flat_map(|membership| membership.voters.into_iter().chain(membership.learners))
+            .collect();
+        for node in &now {
+            *self.counts.entry(*node).or_default() += 1;
+        }
+        let before = match now.is_empty() {
+            true => self.groups.remove(&key),
+            false => self.groups.insert(key, now),
+        };
+        for node in before.unwrap_or_default() {
+            if let Some(count) = self.counts.get_mut(&node) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&node);
+                }
+            }
+        }
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.counts.keys().copied()
+    }
 }
 
 /// While it lives, no promise begins to the node it concerns.
@@ -130,7 +169,8 @@ impl Liveness {
                 detection,
                 Instant::now(),
             )),
-            members_changed: AtomicBool::new(true),
+            changed: Mutex::default(),
+            members: Mutex::default(),
             stopped: AtomicBool::new(false),
             wake: Notify::new(),
             peers: watch::Sender::new(Vec::new()),
@@ -154,10 +194,24 @@ impl Liveness {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The members of a group have changed, or which groups are open here.
-    pub(crate) fn members_changed(&self) {
-        self.members_changed.store(true, Ordering::Release);
+    /// The members of a group have changed, or it has been opened or closed here.
+    pub(crate) fn members_changed(&self, key: GroupKey) {
+        self.changed.lock().insert(key);
         self.wake.notify_one();
+    }
+
+    /// All other nodes that take part in a group that is open here, if that may be others than before.
+    /// Only the groups that have changed are looked at.
+    fn members_now(&self, node: &RaftNode) -> Option<BTreeSet<NodeId>> {
+        let changed = std::mem::take(&mut *self.changed.lock());
+        if changed.is_empty() {
+            return None;
+        }
+        let mut members = self.members.lock();
+        for key in changed {
+            members.set(key, node.group(key).map(|group| group.membership()));
+        }
+        Some(members.nodes().filter(|node| *node != self.me).collect())
     }
 
     pub(crate) fn is_alive(&self, node: NodeId) -> bool {
@@ -259,8 +313,7 @@ async fn probe(liveness: Arc<Liveness>, node: Weak<RaftNode>) {
         let Some(alive) = node.upgrade().filter(|_| !liveness.is_stopped()) else {
             return;
         };
-        if liveness.members_changed.swap(false, Ordering::AcqRel) {
-            let members = alive.members();
+        if let Some(members) = liveness.members_now(&alive) {
             liveness.detector.lock().watch(&members, Instant::now());
             liveness.peers.send_replace(liveness.peers());
         }

@@ -12,9 +12,11 @@
 //!
 //! Any failure to write or sync takes the group offline; openraft stops on the same error.
 //!
-//! `state` is what the lock is around, and how it changes; `lookup` finds entries in it.
+//! `state` is what the lock is around, and how it changes; `lookup` finds entries in it; `records` is
+//! about records that no entry stands for.
 
 mod lookup;
+mod records;
 mod state;
 
 use std::collections::VecDeque;
@@ -23,21 +25,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use odradek_protocol::ids::{Offset, TimestampMs};
-use odradek_storage::Log;
-use odradek_storage::LogReader;
 use odradek_storage::flush::{FlushTarget, Flusher};
+use odradek_storage::{Log, LogReader};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::entry_map::{EntryMap, Purged};
 use crate::error::RaftError;
 use crate::journal::Journal;
+use crate::membership::GroupMembership;
 use crate::shared::Shared;
-use crate::types::{Entry, GroupKey, LogId, RaftIndex, StoredMembership};
+use crate::types::{Entry, GroupKey, LogId, RaftIndex, StoredMembership, term_of};
 use crate::votes::VoteFile;
 
 use self::state::{State, Step};
+
+pub(crate) use self::state::ReceivedLog;
 
 pub(crate) use self::lookup::{Piece, nth_header};
 
@@ -60,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) housekeeper: mpsc::UnboundedSender<GroupKey>,
     /// A snapshot has been installed.
     installed: Notify,
+    /// Who takes part. Changed under the lock, before anybody else can read the entry that says so.
+    members: ArcSwap<GroupMembership>,
     state: Mutex<State>,
 }
 
@@ -77,7 +84,7 @@ impl Core {
         applied: Option<LogId>,
     ) -> CoreHandle {
         shared.set_first_index(map.first_index());
-        Arc::new(Self {
+        let core = Self {
             reader: log.reader(),
             shared,
             flusher,
@@ -85,6 +92,7 @@ impl Core {
             clock,
             housekeeper,
             installed: Notify::new(),
+            members: ArcSwap::default(),
             state: Mutex::new(State {
                 log,
                 journal,
@@ -98,8 +106,55 @@ impl Core {
                 compactable_end: Offset::ZERO,
                 barrier: false,
                 flush_delayed: false,
+                members_changed: true,
+                received: None,
             }),
-        })
+        };
+        core.note_members(&mut core.state.lock());
+        Arc::new(core)
+    }
+
+    /// Publishes who takes part, if that has changed.
+    fn note_members(&self, state: &mut State) {
+        if std::mem::take(&mut state.members_changed) {
+            self.members.store(Arc::new(state.members()));
+        }
+    }
+
+    /// Who takes part, by the newest entry about that.
+    pub(crate) fn members(&self) -> Arc<GroupMembership> {
+        self.members.load_full()
+    }
+
+    /// Who takes part, and who took part before that if the newest entry about it is not known to be
+    /// committed. There is one such entry at most: whichever decides is one of the two.
+    pub(crate) fn memberships(&self) -> (GroupMembership, GroupMembership) {
+        let state = self.state.lock();
+        let newest = state.members();
+        if newest.committed {
+            return (newest.clone(), newest);
+        }
+        let before = state.members_before();
+        match before.voters.is_empty() {
+            true => (newest.clone(), newest),
+            false => (newest, before),
+        }
+    }
+
+    /// Whether every entry but those that the group was made with is of this term.
+    pub(crate) fn is_first_term(&self, term: u64) -> bool {
+        let state = self.state.lock();
+        let second = state.map.log_id_at(RaftIndex::ZERO.next());
+        state.map.purged().last.is_none()
+            && state.map.last_term() == term
+            && second.is_some_and(|id| term_of(&id) == term)
+    }
+
+    /// An entry about who takes part is committed.
+    pub(crate) fn members_committed(&self) {
+        let mut state = self.state.lock();
+        state.members_changed = true;
+        self.note_members(&mut state);
     }
 
     /// Runs something that may fail for good: a failure takes the group offline.
@@ -126,10 +181,12 @@ impl Core {
         loop {
             let now = (self.clock)();
             let high_watermark = self.shared.high_watermark();
-            let step = self
-                .state
-                .lock()
-                .append_some(&mut work, now, high_watermark);
+            let step = {
+                let mut state = self.state.lock();
+                let step = state.append_some(&mut work, now, high_watermark);
+                self.note_members(&mut state);
+                step
+            };
             if let Err(error) = &step
                 && error.is_out_of_descriptors()
             {
@@ -204,7 +261,12 @@ impl Core {
     pub(crate) async fn truncate_after(&self, last: Option<LogId>) -> io::Result<()> {
         let next = last.map_or(RaftIndex::ZERO, |id| RaftIndex::new(id.index()).next());
         let now = (self.clock)();
-        let result = self.state.lock().truncate(next, now);
+        let result = {
+            let mut state = self.state.lock();
+            let result = state.truncate(next, now);
+            self.note_members(&mut state);
+            result
+        };
         let (given_up, target) = self.guarded(result)?;
         drop(given_up);
         self.flush(target).await
@@ -239,14 +301,19 @@ impl Core {
     /// Takes over where a leader's log starts. Entries that are here and match stay.
     pub(crate) async fn install(&self, snapshot: Purged) -> io::Result<()> {
         let now = (self.clock)();
-        let result = self.state.lock().install(&snapshot, now);
-        let given_up = self.guarded(result)?;
+        let result = {
+            let mut state = self.state.lock();
+            let result = state.install(&snapshot, now);
+            self.note_members(&mut state);
+            result
+        };
+        let (given_up, log_start) = self.guarded(result)?;
         drop(given_up);
         let target = self.flush_target();
         self.flush(target).await?;
         let first = self.state.lock().map.first_index();
         self.shared.set_first_index(first);
-        self.raise_log_start(snapshot.log_start.max(snapshot.start_offset));
+        self.raise_log_start(log_start);
         self.raise_high_watermark(snapshot.start_offset);
         self.installed.notify_waiters();
         Ok(())
@@ -297,13 +364,6 @@ impl Core {
         self.state.lock().map.last_log_id()
     }
 
-    /// Who takes part, by the newest entry about that.
-    pub(crate) fn last_membership(&self) -> StoredMembership {
-        let state = self.state.lock();
-        let last = state.map.next_index().get().saturating_sub(1);
-        state.map.membership_at(RaftIndex::new(last))
-    }
-
     /// Offset at which the log continues before the entry with this index. May have to read
     /// headers from the disk if that lies far back.
     pub(crate) fn end_before(&self, next: RaftIndex) -> Result<Offset, RaftError> {
@@ -312,6 +372,24 @@ impl Core {
             return Ok(state.map.purged().start_offset);
         }
         state.offset_of(next)
+    }
+
+    /// Whether something else is committed here than one of these entries.
+    pub(crate) fn contradicts(&self, ids: impl IntoIterator<Item = LogId>) -> bool {
+        let state = self.state.lock();
+        let Some(applied) = state.applied else {
+            return false;
+        };
+        ids.into_iter().any(|id| {
+            if id.index() > applied.index() {
+                return id < applied;
+            }
+            match state.map.log_id_at(RaftIndex::new(id.index())) {
+                Some(known) => known != id,
+                // It has been dropped.
+                None => id > applied,
+            }
+        })
     }
 
     pub(crate) fn next_index(&self) -> RaftIndex {
@@ -324,6 +402,11 @@ impl Core {
 
     pub(crate) fn set_applied(&self, id: LogId) {
         self.state.lock().applied = Some(id);
+    }
+
+    /// The high watermark tells of everything up to `id`.
+    pub(crate) fn set_visible(&self, id: LogId) {
+        self.shared.set_visible(id);
     }
 
     pub(crate) fn applied_state(&self) -> (Option<LogId>, StoredMembership) {
@@ -453,20 +536,18 @@ impl Core {
         self.state.lock().map.purged().start_offset
     }
 
-    /// Offset of the first batch that an entry stands for, where readable records lie before it.
-    pub(crate) fn compacted_end(&self) -> Option<Offset> {
-        let log_start = self.shared.log_start();
-        let first = self.first_entry_offset();
-        (log_start < first).then_some(first)
-    }
-
     /// The newest snapshot there is.
     pub(crate) fn current_snapshot(&self) -> Purged {
+        let log_start = self.shared.log_start();
         let state = self.state.lock();
         let purged = state.map.purged();
-        match &state.snapshot {
-            Some(built) if built.last > purged.last => built.clone(),
-            _ => purged.clone(),
+        let newest = match &state.snapshot {
+            Some(built) if built.last > purged.last => built,
+            _ => purged,
+        };
+        Purged {
+            log_start: newest.log_start.max(log_start),
+            ..newest.clone()
         }
     }
 

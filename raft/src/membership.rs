@@ -68,6 +68,11 @@ impl GroupMembership {
         self.voters.contains(&node) || self.learners.contains(&node)
     }
 
+    /// The sets of voters of each of which a majority decides.
+    pub(crate) fn configs(&self) -> &[BTreeSet<NodeId>] {
+        &self.configs
+    }
+
     /// Whether those voters of whom `counts` is true can decide.
     pub(crate) fn is_quorum(&self, counts: impl Fn(NodeId) -> bool) -> bool {
         !self.configs.is_empty()
@@ -75,6 +80,14 @@ impl GroupMembership {
                 let counted = voters.iter().filter(|voter| counts(**voter)).count();
                 counted > voters.len() / 2
             })
+    }
+
+    /// Whether no majority forms without this node, and none will before it has heard of other voters:
+    /// it is one of at most two that decide in the end. While voters are being changed, those who will
+    /// have a vote finish that among themselves.
+    pub(crate) fn needs(&self, node: NodeId) -> bool {
+        let last = self.configs.last();
+        last.is_some_and(|voters| voters.contains(&node) && voters.len() <= 2)
     }
 
     /// Until when a majority lasts, if there is one now: `until` says of each voter whether it
@@ -97,6 +110,16 @@ impl GroupMembership {
     pub fn is_settled_on(&self, voters: &BTreeSet<NodeId>) -> bool {
         self.committed && self.joint.is_none() && self.voters == *voters
     }
+}
+
+/// What a change of the members comes to next.
+enum Next {
+    /// Nothing: it is done.
+    Done,
+    /// Nothing yet.
+    Wait,
+    /// This.
+    Change(ChangeMembers<u64, ()>),
 }
 
 /// How far one replica is, as its leader knows it.
@@ -175,34 +198,19 @@ impl CatchUp {
 impl Group {
     /// Who takes part in the group, as this replica knows it.
     pub fn membership(&self) -> GroupMembership {
-        let metrics = self.raft().metrics();
-        let metrics = metrics.borrow_watched();
-        let effective = &metrics.membership_config;
-        if effective.log_id().is_none() {
-            // openraft has not looked at the log yet, or there is nothing in it.
-            let found = self.core.last_membership();
-            return GroupMembership::of(found.membership(), false);
-        }
-        let committed = effective.log_id() == metrics.committed_membership_config.log_id();
-        GroupMembership::of(effective.membership(), committed)
+        GroupMembership::clone(&self.core.members())
     }
 
     /// Has a node follow the log without a vote. Returns once that is committed; the node may be
     /// far behind then, or away. Nothing happens if it takes part already.
-    ///
-    /// Refused once the log has been compacted: a new replica could not be given the records that
-    /// no entry stands for any more.
     pub async fn add_learner(&self, node: NodeId) -> Result<(), RaftError> {
-        if let Some(first) = self.core().compacted_end() {
-            return Err(RaftError::MembershipRefused(format!(
-                "the log was compacted below offset {first}, and compacted records cannot be \
-                 given to another replica"
-            )));
-        }
         let add = ChangeMembers::AddNodes(BTreeMap::from([(raft_id(node), ())]));
         self.change(|now| {
             let there = now.voters.contains(&node) || now.learners.contains(&node);
-            (!(there && now.committed)).then(|| add.clone())
+            Ok(match there && now.committed {
+                true => Next::Done,
+                false => Next::Change(add.clone()),
+            })
         })
         .await
     }
@@ -218,7 +226,10 @@ impl Group {
         let remove = ChangeMembers::RemoveNodes(BTreeSet::from([raft_id(node)]));
         self.change(|now| {
             let gone = !now.learners.contains(&node);
-            (!(gone && now.committed)).then(|| remove.clone())
+            Ok(match gone && now.committed {
+                true => Next::Done,
+                false => Next::Change(remove.clone()),
+            })
         })
         .await
     }
@@ -230,33 +241,65 @@ impl Group {
     /// May be called again at any time, on whoever leads: a change that was interrupted by a crash
     /// or a new leader goes on from where it is, and a different set of voters takes its place.
     /// Without a majority of both old and new voters it waits; dropping the future leaves the
-    /// change where it is.
+    /// change where it is. It also waits for those who become voters to hold something: that of such
+    /// a replica nobody counts on more than it has, is then sure (module `emptied`).
     pub async fn change_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), RaftError> {
         if voters.is_empty() {
             return Err(RaftError::MembershipRefused("no voters".into()));
         }
         let ids: BTreeSet<u64> = voters.iter().copied().map(raft_id).collect();
         self.change(|now| {
-            (!now.is_settled_on(&voters)).then(|| ChangeMembers::ReplaceAllVoters(ids.clone()))
+            if now.is_settled_on(&voters) {
+                return Ok(Next::Done);
+            }
+            if let Some(node) = self.lost_replicas().intersection(&voters).next() {
+                return Err(RaftError::MembershipRefused(format!(
+                    "node {node} has lost its log and has to be taken out first"
+                )));
+            }
+            let holds_something = self.holders();
+            let coming = voters.difference(&now.voters);
+            Ok(
+                match coming.copied().all(|node| holds_something.contains(&node)) {
+                    true => Next::Change(ChangeMembers::ReplaceAllVoters(ids.clone())),
+                    false => Next::Wait,
+                },
+            )
         })
         .await
+    }
+
+    /// Replicas that have said in this term that they hold some entry.
+    fn holders(&self) -> BTreeSet<NodeId> {
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let replication = metrics.replication.iter().flatten();
+        replication
+            .filter(|(_, matched)| matched.is_some())
+            .map(|(id, _)| node_id(*id))
+            .collect()
     }
 
     /// Asks for the next step until there is none.
     async fn change(
         &self,
-        next: impl Fn(&GroupMembership) -> Option<ChangeMembers<u64, ()>>,
+        next: impl Fn(&GroupMembership) -> Result<Next, RaftError>,
     ) -> Result<(), RaftError> {
         loop {
             // Looked at first: one that has been left out leads no more, but its change is done.
             let leads = self.leadership().is_ready_leader();
             let membership = self.membership();
-            let Some(step) = next(&membership) else {
+            let next = next(&membership)?;
+            if matches!(next, Next::Done) {
                 return Ok(());
-            };
+            }
             if !leads || !membership.voters.contains(&self.node) {
                 return Err(self.not_leading());
             }
+            let Next::Change(step) = next else {
+                tokio::time::sleep(CHANGE_RETRY).await;
+                continue;
+            };
             let keeps_left_out = !matches!(step, ChangeMembers::ReplaceAllVoters(_));
             match self.raft().change_membership(step, keeps_left_out).await {
                 Ok(_) => {}
@@ -330,6 +373,9 @@ impl Group {
     /// Has this node stand for election, if it has a vote and no leader is known to be at work.
     /// [`Group::subscribe_leadership`] tells how it went.
     pub async fn elect(&self) -> Result<(), RaftError> {
+        if !self.may_stand().await {
+            return Ok(());
+        }
         if let Some(liveness) = &self.liveness {
             self.stand_for_election(liveness).await;
             return Ok(());

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, Offset};
 use openraft::AsyncRuntime;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -21,8 +22,8 @@ use crate::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply, Probe
 use crate::network::{AppendRequests, AppendResults, Link, Network, NetworkError};
 use crate::node::RaftNode;
 use crate::rpc::{
-    AppendRequest, SnapshotOffer, SnapshotReply, TransferReply, TransferRequest, VoteReply,
-    VoteRequest,
+    AppendRequest, Clearance, RecordsOpened, RecordsRead, RecordsWanted, SnapshotOffer,
+    SnapshotReply, TransferReply, TransferRequest, VoteReply, VoteRequest,
 };
 use crate::types::Runtime;
 
@@ -308,5 +309,46 @@ impl Network for MemoryNetwork {
                     node.serve_transfer_leader(link.group, request).await
                 }),
         )
+    }
+
+    fn clearance(&self, link: Link) -> BoxFuture<'static, Result<Clearance, NetworkError>> {
+        let serve = move |node: Arc<RaftNode>| async move {
+            node.serve_clearance(link.group, link.from).await
+        };
+        Box::pin(self.clone().call((link.from, link.to), serve))
+    }
+
+    fn open_records(
+        &self,
+        link: Link,
+        wanted: RecordsWanted,
+    ) -> BoxFuture<'static, Result<RecordsOpened, NetworkError>> {
+        let serve = move |node: Arc<RaftNode>| async move {
+            node.serve_open_records(link.group, link.from, wanted).await
+        };
+        Box::pin(self.clone().call((link.from, link.to), serve))
+    }
+
+    fn read_records(
+        &self,
+        link: Link,
+        read: RecordsRead,
+    ) -> BoxFuture<'static, Result<Option<Bytes>, NetworkError>> {
+        let serve = move |node: Arc<RaftNode>| async move {
+            node.serve_read_records(link.group, link.from, read).await
+        };
+        Box::pin(self.clone().call((link.from, link.to), serve))
+    }
+
+    fn close_records(&self, link: Link) -> BoxFuture<'static, Result<(), NetworkError>> {
+        let serve = move |node: Arc<RaftNode>| async move {
+            node.serve_close_records(link.group, link.from)
+        };
+        Box::pin(self.clone().call((link.from, link.to), serve))
+    }
+
+    fn droppable(&self, link: Link) -> BoxFuture<'static, Result<Offset, NetworkError>> {
+        let serve = move |node: Arc<RaftNode>| async move { node.serve_droppable(link.group) };
+        Box::pin(self.clone().call((link.from, link.to), serve))
     }
 }

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, Offset};
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{
     Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
@@ -23,8 +24,9 @@ use openraft::raft::StreamAppendError;
 
 use crate::liveness::PeerState;
 use crate::rpc::{
-    AppendRequest, AppendResult, SnapshotOffer, SnapshotReply, SnapshotState, TransferReply,
-    TransferRequest, VoteReply, VoteRequest,
+    AppendRequest, AppendResult, Clearance, RecordsOpened, RecordsRead, RecordsWanted,
+    SnapshotOffer, SnapshotReply, SnapshotState, TransferReply, TransferRequest, VoteReply,
+    VoteRequest,
 };
 use crate::shared::Shared;
 use crate::types::{GroupKey, TypeConfig, Vote, node_id};
@@ -60,6 +62,9 @@ pub enum NetworkError {
     /// This node has promised not to stand for election for now.
     #[error("this node has promised its vote to the leader")]
     Promised,
+    /// No replica in its right mind sends this: what it was sent by is broken.
+    #[error("the message cannot be right: {0}")]
+    Unsound(&'static str),
 }
 
 /// A stream of append requests.
@@ -98,6 +103,36 @@ pub trait Network: Send + Sync + 'static {
         link: Link,
         request: TransferRequest,
     ) -> BoxFuture<'static, Result<TransferReply, NetworkError>>;
+
+    /// Asks, for a replica that holds nothing, whether it may take part.
+    fn clearance(&self, link: Link) -> BoxFuture<'static, Result<Clearance, NetworkError>>;
+
+    /// Opens the records that a snapshot comes with. What was opened before ends.
+    fn open_records(
+        &self,
+        link: Link,
+        wanted: RecordsWanted,
+    ) -> BoxFuture<'static, Result<RecordsOpened, NetworkError>>;
+
+    /// Reads a piece of them; `None` if the session has ended. Nothing of it means that the other
+    /// node sends nothing for the moment.
+    fn read_records(
+        &self,
+        link: Link,
+        read: RecordsRead,
+    ) -> BoxFuture<'static, Result<Option<Bytes>, NetworkError>>;
+
+    /// Waits as long as a bound on the rate says after so many bytes of them. There is none unless
+    /// the transport has one.
+    fn pace_records(&self, _group: GroupKey, _bytes: usize) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Says that no more of them is wanted.
+    fn close_records(&self, link: Link) -> BoxFuture<'static, Result<(), NetworkError>>;
+
+    /// Asks the leader below which offset every replica within reach has all entries.
+    fn droppable(&self, link: Link) -> BoxFuture<'static, Result<Offset, NetworkError>>;
 }
 
 /// The network of a node that is alone.
@@ -134,6 +169,34 @@ impl Network for NoNetwork {
         link: Link,
         _request: TransferRequest,
     ) -> BoxFuture<'static, Result<TransferReply, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn clearance(&self, link: Link) -> BoxFuture<'static, Result<Clearance, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn open_records(
+        &self,
+        link: Link,
+        _wanted: RecordsWanted,
+    ) -> BoxFuture<'static, Result<RecordsOpened, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn read_records(
+        &self,
+        link: Link,
+        _read: RecordsRead,
+    ) -> BoxFuture<'static, Result<Option<Bytes>, NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn close_records(&self, link: Link) -> BoxFuture<'static, Result<(), NetworkError>> {
+        unreachable_node(link)
+    }
+
+    fn droppable(&self, link: Link) -> BoxFuture<'static, Result<Offset, NetworkError>> {
         unreachable_node(link)
     }
 }
@@ -173,6 +236,18 @@ pub(crate) struct Client {
 }
 
 type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
+
+impl Client {
+    /// An error while this replica is being rebuilt: it stands for no election.
+    fn require_whole(&self) -> RpcResult<()> {
+        match self.shared.is_whole() {
+            true => Ok(()),
+            false => Err(RPCError::Unreachable(Unreachable::new(
+                &NetworkError::Promised,
+            ))),
+        }
+    }
+}
 
 async fn within<T>(
     option: &RPCOption,
@@ -215,6 +290,8 @@ impl NetStreamAppend<TypeConfig> for Client {
             let unanswered = Arc::new(Unanswered::default());
             let sent = unanswered.clone();
             let log = shared.clone();
+            let leader = shared.clone();
+            let input = input.then(move |request| told_what_is_visible(request, leader.clone()));
             let input = input.inspect(move |request: &AppendRequest| {
                 let next = request.prev_log_id.as_ref().map_or(0, |id| id.index() + 1);
                 sent.requests.lock().push_back(Sent {
@@ -231,6 +308,20 @@ impl NetStreamAppend<TypeConfig> for Client {
             Ok(Box::pin(answers) as openraft::base::BoxStream<'s, _>)
         })
     }
+}
+
+/// What a request tells of commits waits so long for the state machine of this replica.
+const VISIBLE_WAIT: Duration = Duration::from_millis(100);
+
+/// Tells a follower of no commit that readers of this replica do not know of. What carries entries
+/// does not wait for that: it is followed by a request that tells of their commit.
+async fn told_what_is_visible(mut request: AppendRequest, shared: Arc<Shared>) -> AppendRequest {
+    let limit = match request.entries.is_empty() {
+        true => VISIBLE_WAIT,
+        false => Duration::ZERO,
+    };
+    request.leader_commit = shared.visible(request.leader_commit, limit).await;
+    request
 }
 
 /// A request of a stream.
@@ -336,11 +427,13 @@ async fn died(verdicts: &mut Option<watch::Receiver<Vec<PeerState>>>, node: Node
 
 impl NetVote<TypeConfig> for Client {
     async fn vote(&mut self, request: VoteRequest, option: RPCOption) -> RpcResult<VoteReply> {
+        self.require_whole()?;
         let call = self.network.vote(self.link, request, false);
         Ok(within(&option, self.link, call).await?)
     }
 
     async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> RpcResult<VoteReply> {
+        self.require_whole()?;
         if !self.shared.may_ask_for_votes().await {
             let error = NetworkError::Promised;
             return Err(RPCError::Unreachable(Unreachable::new(&error)));

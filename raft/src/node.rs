@@ -15,8 +15,11 @@ use openraft::{Config, Raft, SnapshotPolicy, StepDownPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
+use crate::emptied::{Emptied, Part};
 use crate::error::RaftError;
 use crate::group::{Group, GroupParts};
+use crate::incarnation::Succession;
+use crate::journal;
 use crate::liveness::{Liveness, PeerState, ProbeTransport};
 use crate::log_core::{Clock, Core};
 use crate::log_store::LogStore;
@@ -25,7 +28,8 @@ use crate::observer::GroupObserver;
 use crate::open::{self, OpenedLog};
 use crate::partition_fsm::PartitionFsm;
 use crate::shared::Shared;
-use crate::types::{GroupKey, Membership, Vote, raft_id};
+use crate::transfer::{TransferLimits, Transfers};
+use crate::types::{GroupKey, Incarnation, Membership, Vote, raft_id};
 use crate::votes::VoteFile;
 
 /// Groups that [`RaftNode::open_groups`] opens at the same time.
@@ -104,6 +108,8 @@ pub struct RaftNodeOptions {
     pub timing: Timing,
     /// Batches that a group takes before the first of them is committed.
     pub max_in_flight: usize,
+    /// Bounds of giving records to other replicas, and taking them from others.
+    pub transfers: TransferLimits,
     /// Tells the wall-clock time.
     pub clock: Clock,
 }
@@ -125,6 +131,7 @@ impl RaftNodeOptions {
             detection: Detection::default(),
             timing: Timing::default(),
             max_in_flight: 4096,
+            transfers: TransferLimits::default(),
             clock: Arc::new(wall_clock),
         }
     }
@@ -149,8 +156,10 @@ pub struct GroupSpec {
     /// The voters of a new group, the preferred leader first. Ignored when the group exists.
     pub voters: Vec<NodeId>,
     /// Whether a group that does not exist is made with these voters. Otherwise this node waits
-    /// to be added by the group's leader.
+    /// to be added by the group's leader; where that counts on it as a voter, it is taken out first.
     pub bootstrap: bool,
+    /// How the group's incarnation came from the one before; `None` for a partition's first.
+    pub succession: Option<Succession>,
 }
 
 struct DataDirState {
@@ -184,6 +193,7 @@ pub struct RaftNode {
     config: Arc<Config>,
     groups: Mutex<HashMap<GroupKey, Slot>>,
     liveness: Option<Arc<Liveness>>,
+    transfers: Arc<Transfers>,
     housekeeper: mpsc::UnboundedSender<GroupKey>,
 }
 
@@ -225,8 +235,11 @@ impl RaftNode {
             .probes
             .clone()
             .map(|transport| Liveness::new(options.node_id, options.detection, transport));
+        // Milliseconds, with room for as many sessions in each.
+        let first_session = (options.clock)().get().unsigned_abs() << 20;
         let node = Arc::new(Self {
             liveness,
+            transfers: Transfers::new(options.transfers, first_session),
             options,
             data_dirs,
             config,
@@ -260,18 +273,6 @@ impl RaftNode {
     /// without a failure detector.
     pub fn subscribe_peers(&self) -> Option<watch::Receiver<Vec<PeerState>>> {
         self.liveness.as_ref().map(|liveness| liveness.subscribe())
-    }
-
-    /// All other nodes that take part in a group that is open here.
-    pub(crate) fn members(&self) -> BTreeSet<NodeId> {
-        let mut members = BTreeSet::new();
-        for group in self.groups() {
-            let membership = group.membership();
-            members.extend(membership.voters);
-            members.extend(membership.learners);
-        }
-        members.remove(&self.options.node_id);
-        members
     }
 
     /// A group that is open here.
@@ -318,7 +319,7 @@ impl RaftNode {
         }
         let (group, found) = opened?;
         if let (Some(liveness), Found::Followed { led_here, is_new }) = (&self.liveness, found) {
-            liveness.members_changed();
+            liveness.members_changed(key);
             liveness.agenda.opened(&group, liveness, led_here, is_new);
         }
         Ok(group)
@@ -367,6 +368,7 @@ impl RaftNode {
                     .map_err(|error| RaftError::io("save a vote", error))?;
             }
         }
+        let left = self.prepare_entry(&votes, &spec, voted_before).await?;
         let bootstraps = spec.bootstrap;
         let opened = {
             let disk = self.options.disk.clone();
@@ -385,9 +387,24 @@ impl RaftNode {
             preferred,
             sole_voter,
             made,
+            part,
         } = opened;
+        if let Some(left) = left {
+            // Its journal says that it takes part in that one no more.
+            votes
+                .delete(key.in_incarnation(left))
+                .await
+                .map_err(|error| RaftError::io("forget a vote", error))?;
+        }
         shared.raise_log_start(log_start);
-        shared.raise_high_watermark(high_watermark, None);
+        // Transactions that were open when the log was left still are.
+        let first_unstable = log
+            .reader()
+            .with_producers(|producers| producers.first_unstable_offset());
+        shared.raise_high_watermark(high_watermark, first_unstable);
+        if let Some(applied) = applied {
+            shared.set_visible(applied);
+        }
         if made && bootstraps && !sole_voter && voted_before.is_some_and(|term| term > 0) {
             // What this replica had stored was counted on when it voted.
             return Err(RaftError::LogLost {
@@ -453,7 +470,7 @@ impl RaftNode {
         let at_once = match found {
             Found::Alone => true,
             Found::Followed { is_new, .. } => preferred && (is_new || self.liveness.is_none()),
-        };
+        } && part == Part::Whole;
         if at_once {
             raft.trigger()
                 .elect(true)
@@ -469,8 +486,37 @@ impl RaftNode {
             node: self.options.node_id,
             dir,
             preference,
+            emptied: Emptied::new(self.options.disk.clone(), part),
+            transfers: self.transfers.clone(),
         });
         Ok((Arc::new(group), found))
+    }
+
+    /// Before a replica enters a later incarnation than that of its journal: has it vote in no term of the
+    /// new one that comes before its leaders'. Returns the incarnation that it leaves.
+    async fn prepare_entry(
+        &self,
+        votes: &Arc<VoteFile>,
+        spec: &GroupSpec,
+        voted_before: Option<u64>,
+    ) -> Result<Option<Incarnation>, RaftError> {
+        let wanted = spec.key.incarnation;
+        if wanted == Incarnation::FIRST {
+            return Ok(None);
+        }
+        let (disk, dir) = (self.options.disk.clone(), spec.dir.clone());
+        let found = blocking(move || journal::incarnation_in(&*disk, &dir)).await?;
+        let Some(found) = found.filter(|found| *found < wanted) else {
+            return Ok(None);
+        };
+        if voted_before.is_none() {
+            let vote = Vote::new(wanted.term(), raft_id(self.options.node_id));
+            votes
+                .save(spec.key, vote)
+                .await
+                .map_err(|error| RaftError::io("save a vote", error))?;
+        }
+        Ok(Some(found))
     }
 
     /// Stops every group and leaves its files as they are, as a crash would: for a data directory
@@ -508,7 +554,7 @@ impl RaftNode {
     pub async fn close_group(&self, key: GroupKey) -> Result<(), RaftError> {
         let group = self.take(key)?;
         let closed = group.stop(true).await;
-        self.groups.lock().remove(&key);
+        self.forget(key);
         closed
     }
 
@@ -517,8 +563,16 @@ impl RaftNode {
     pub async fn delete_group(&self, key: GroupKey) -> Result<PathBuf, RaftError> {
         let group = self.take(key)?;
         let renamed = group.delete().await;
-        self.groups.lock().remove(&key);
+        self.forget(key);
         renamed
+    }
+
+    /// A group that was taken is open here no more.
+    fn forget(&self, key: GroupKey) {
+        self.groups.lock().remove(&key);
+        if let Some(liveness) = &self.liveness {
+            liveness.members_changed(key);
+        }
     }
 
     /// Marks a group's slot as busy and hands the group out.
@@ -613,8 +667,10 @@ fn raft_config(options: &RaftNodeOptions) -> Result<Arc<Config>, RaftError> {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, RaftError> + Send + 'static,
 ) -> Result<T, RaftError> {
-    // The tests of this crate run in virtual time, on one thread and a simulated disk.
-    if cfg!(test) {
+    // A runtime of one thread has nobody else to serve meanwhile. Simulations run on one, in virtual time
+    // and on simulated disks, and what happens there follows from a seed alone.
+    let runtime = tokio::runtime::Handle::current();
+    if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::CurrentThread {
         return work();
     }
     match tokio::task::spawn_blocking(work).await {

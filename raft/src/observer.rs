@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use odradek_protocol::ids::{LeaderEpoch, LogOffsets, NodeId, Offset};
 
 /// Who leads a group, as this node knows it.
@@ -52,6 +53,12 @@ pub trait GroupObserver: Send + Sync + 'static {
     fn on_log_start(&self, log_start: Offset);
     /// The group takes no writes any more because its disk failed.
     fn on_offline(&self, cause: Arc<str>);
+    /// `leader` offers a log that begins at `start`, to a replica whose own ends before. Whether that may be
+    /// taken over: for a group whose owner sums the log up elsewhere, once what is below `start` is durable
+    /// here. May take a while, and is asked again with every offer.
+    fn may_begin_at(&self, _leader: NodeId, _start: Offset) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
 }
 
 /// An observer that ignores everything.

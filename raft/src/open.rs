@@ -13,11 +13,13 @@ use odradek_storage::LogDirHealth;
 use odradek_storage::OpenHint;
 use odradek_storage::disk::Disk;
 
+use crate::emptied::{self, Part, Rebuilding};
 use crate::entry_map::EntryMap;
 use crate::error::RaftError;
+use crate::incarnation::{self, Entry, cut_of};
 use crate::journal::{self, Journal, Opened};
 use crate::node::{GroupSpec, bootstrap_membership};
-use crate::types::{LogId, RaftIndex, epoch_of};
+use crate::types::{Incarnation, LogId, RaftIndex, epoch_of, node_id};
 
 /// A group's log as it was found.
 pub(crate) struct OpenedLog {
@@ -33,6 +35,8 @@ pub(crate) struct OpenedLog {
     pub(crate) sole_voter: bool,
     /// Whether it was made by this opening.
     pub(crate) made: bool,
+    /// What part this replica takes.
+    pub(crate) part: Part,
 }
 
 /// Opens or makes the log of a group. Waits for the disk.
@@ -51,13 +55,18 @@ pub(crate) fn open(
     };
     disk.create_dir_all(dir)
         .map_err(|error| RaftError::io(format!("make {}", dir.display()), error))?;
+    if odradek_storage::finish_adoption(&*disk, dir)? {
+        tracing::info!(group = %spec.key, "a log that was received takes its place");
+    }
     if !clean_shutdown {
         // Of a process that failed to sync it, the page cache may hold more than the disk.
         let journal = dir.join(crate::journal::FILE_NAME);
         disk.settle_file(&journal)
             .map_err(|error| RaftError::io(format!("settle {}", journal.display()), error))?;
     }
-    let bootstrap = spec.bootstrap.then(|| bootstrap_membership(&spec.voters));
+    // A later incarnation is begun by its founder's log alone.
+    let begins = spec.bootstrap && spec.key.incarnation == Incarnation::FIRST;
+    let bootstrap = begins.then(|| bootstrap_membership(&spec.voters));
     let Opened {
         mut journal,
         mut map,
@@ -65,15 +74,43 @@ pub(crate) fn open(
         made,
     } = Journal::open(disk.clone(), dir, bootstrap, has_records(&*disk, dir)?)
         .map_err(|error| RaftError::io(format!("open the journal in {}", dir.display()), error))?;
+    let entry = incarnation::entry(spec, &map, node_id(me))?;
+    if matches!(entry, Entry::StartOver | Entry::Begin) {
+        tracing::warn!(group = %spec.key, "a replica starts over");
+        map = EntryMap::empty_in(spec.key.incarnation, None);
+        if entry == Entry::Begin {
+            incarnation::found(&mut map, spec.key.incarnation, me);
+        }
+        rewrite(&mut journal, &map)?;
+        incarnation::wipe(&*disk, dir)?;
+    }
     // The only voter takes no batch before the first entry of its term is durable, so that every
     // whole batch in its log belongs to a term that the journal knows. If one does not, the
     // journal is damaged, and cutting the log would throw acknowledged records away. With
     // write.caching a power cut may leave such batches, and nothing was promised of them.
     let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
-    let sole_voter = membership.membership().voter_ids().eq([me]);
+    // One that is being rebuilt may have been the only voter long ago.
+    let mut rebuilding = emptied::read(&*disk, dir, spec.key)?;
+    if rebuilding.is_some_and(|it| it.is_older_than(map.incarnation())) {
+        // It was being rebuilt when it founded this incarnation, with what it had.
+        emptied::remove(&*disk, dir)?;
+        rebuilding = None;
+    }
+    let mut sole_voter = rebuilding.is_none() && membership.membership().voter_ids().eq([me]);
     let strict = sole_voter && !spec.log_config.write_caching;
 
-    let mut log = open_log(disk, health, spec, clean_shutdown, &map, strict, now)?;
+    let mut log = open_log(
+        disk.clone(),
+        health,
+        spec,
+        clean_shutdown,
+        &map,
+        strict,
+        now,
+    )?;
+    if let Some(offset) = map.pending_cut() {
+        cut(&mut log, &mut journal, &mut map, offset, now)?;
+    }
     let start_offset = map.purged().start_offset;
     let kept_from = map.purged().kept_from();
     if log.next_offset() < start_offset && kept_from < start_offset {
@@ -124,11 +161,48 @@ pub(crate) fn open(
             .map_err(|error| RaftError::io("cut the journal", error))?;
     }
     if dropped {
-        journal
-            .rewrite(&map)
-            .map_err(|error| RaftError::io("rewrite the journal", error))?;
+        rewrite(&mut journal, &map)?;
     }
     log.set_log_start(kept_from, now)?;
+    match entry {
+        Entry::Stay | Entry::StartOver | Entry::Begin => {}
+        Entry::Found => {
+            let mut all = log.flush_target();
+            all.add(journal.file());
+            all.sync()
+                .map_err(|error| RaftError::io("sync the log", error))?;
+            let from = map.incarnation();
+            incarnation::found(&mut map, spec.key.incarnation, me);
+            let end = map.next_offset();
+            rewrite(&mut journal, &map)?;
+            if log.next_offset() < end {
+                log.restart_at(end, now)?;
+            }
+            if rebuilding.take().is_some() {
+                emptied::remove(&*disk, dir)?;
+            }
+            sole_voter = true;
+            tracing::warn!(
+                group = %spec.key, %from, %end,
+                "this replica begins a new incarnation: what others have beyond its end is given up"
+            );
+        }
+        Entry::Join(kept_end) => {
+            let begun = Rebuilding::until_begun(spec.key.incarnation);
+            emptied::write(&*disk, dir, begun)?;
+            let (index, offset) = cut_of(&map, &log, kept_end, spec.key.incarnation)?;
+            let (from, end) = (map.incarnation(), map.next_offset());
+            map.join(spec.key.incarnation, index, offset);
+            rewrite(&mut journal, &map)?;
+            cut(&mut log, &mut journal, &mut map, offset, now)?;
+            rebuilding = Some(begun);
+            sole_voter = false;
+            tracing::warn!(
+                group = %spec.key, %from, %end, kept = %offset,
+                "this replica joins a new incarnation: what it has beyond what is shared is cut off"
+            );
+        }
+    }
 
     let applied_end = committed_end(&map, sole_voter);
     let applied = applied_end
@@ -137,6 +211,7 @@ pub(crate) fn open(
         .and_then(|last| map.log_id_at(RaftIndex::new(last)));
     let log_start = map.log_start_before(applied_end);
     let high_watermark = high_watermark(&map, applied_end);
+    log.reader().begin_at_high_watermark(high_watermark)?;
     let first = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
     Ok(OpenedLog {
         log,
@@ -146,9 +221,33 @@ pub(crate) fn open(
         high_watermark,
         sole_voter,
         made,
+        part: emptied::part_found(rebuilding, map.last_log_id()),
         preferred: first && membership.voter_ids().any(|voter| voter == me),
         map,
     })
+}
+
+fn rewrite(journal: &mut Journal, map: &EntryMap) -> Result<(), RaftError> {
+    journal
+        .rewrite(map)
+        .map_err(|error| RaftError::io("rewrite the journal", error))
+}
+
+/// Cuts the segments off where the journal says that they are to be, and has it say so no more. Until
+/// then batches of the same term behind the cut could be counted as if they followed.
+fn cut(
+    log: &mut Log,
+    journal: &mut Journal,
+    map: &mut EntryMap,
+    offset: Offset,
+    now: TimestampMs,
+) -> Result<(), RaftError> {
+    log.truncate_to(offset, now)?;
+    log.flush_target()
+        .sync()
+        .map_err(|error| RaftError::io("sync the log", error))?;
+    map.cut_is_done();
+    rewrite(journal, map)
 }
 
 fn open_log(

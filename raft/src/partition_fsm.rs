@@ -1,8 +1,9 @@
 //! What committing an entry does to a partition: the high watermark rises, the log start moves.
 //!
 //! There is no state to snapshot: the log is the state. A snapshot only says where the log begins
-//! once old segments are gone: everything up to the end of a segment that lies below the log
-//! start is dropped, and a replica that would need it starts with the segment after it.
+//! once old entries are gone: everything up to the end of a segment that lies below the log
+//! start, or may be compacted, is dropped, and a replica that would need it starts with the segment
+//! after it. Records that are still readable before that are fetched beside (module `transfer`).
 //!
 //! Order, on which readers rely: the high watermark is raised before anybody is told that a batch
 //! is committed.
@@ -66,6 +67,9 @@ impl PartitionFsm {
         if let Some(offset) = high_watermark {
             self.core.raise_high_watermark(offset);
         }
+        if let Some(last) = last {
+            self.core.set_visible(last);
+        }
         for (waiter, outcome) in waiters {
             waiter.committed(outcome);
         }
@@ -113,6 +117,7 @@ impl RaftStateMachine<TypeConfig> for PartitionFsm {
                 }
                 EntryPayload::Membership(membership) => {
                     self.passes(id, &mut applied);
+                    self.core.members_committed();
                     self.core.shared.members_changed();
                     self.core.shared.voters_are(&membership);
                 }
@@ -163,6 +168,9 @@ impl RaftStateMachine<TypeConfig> for PartitionFsm {
                 membership: meta.last_membership.clone(),
             })
             .await?;
+        if let Some(last) = meta.last_log_id {
+            self.core.set_visible(last);
+        }
         self.core.shared.members_changed();
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! The messages between the replicas of a group.
 
 use odradek_protocol::ids::Offset;
+use odradek_storage::{Piece, TransferFile};
 
-use crate::types::{CommittedLeaderId, TypeConfig, Vote};
+use crate::types::{CommittedLeaderId, LogId, TypeConfig, Vote};
 
 /// Entries for a follower, or a heartbeat without any.
 pub type AppendRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -19,12 +20,63 @@ pub type TransferReply = openraft::raft::TransferLeaderResponse<TypeConfig>;
 /// Answer to a [`SnapshotOffer`].
 pub type SnapshotReply = openraft::raft::SnapshotResponse<TypeConfig>;
 
+/// Which records a replica wants that no entry stands for any more: those before the entry after
+/// this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordsWanted(pub(crate) LogId);
+
+/// Records that are given, of one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordsSession {
+    /// Number to read by.
+    pub session: u64,
+    /// First readable offset.
+    pub log_start: Offset,
+    /// Everything below is in the files.
+    pub end: Offset,
+    /// The files, in the order in which they are to be read.
+    pub files: Vec<TransferFile>,
+}
+
+/// Answer to [`RecordsWanted`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordsOpened {
+    /// Here they are.
+    Open(RecordsSession),
+    /// As many replicas as may be are given records already.
+    Busy,
+    /// The entries before which they are wanted are not the last that were dropped, or not any more.
+    Gone,
+}
+
+/// Asks for a piece of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordsRead {
+    /// Which session.
+    pub session: u64,
+    /// Which bytes. The answer may have fewer.
+    pub piece: Piece,
+}
+
+impl RecordsRead {
+    /// Asks for no byte, only whether the session goes on.
+    #[must_use]
+    pub fn of_nothing(self) -> Self {
+        let piece = Piece {
+            len: 0,
+            ..self.piece
+        };
+        Self { piece, ..self }
+    }
+}
+
 /// All that a snapshot holds: no records, only where they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotState {
     /// Offset of the first batch after the dropped entries.
     pub start_offset: Offset,
-    /// First readable offset.
+    /// First readable offset. Below `start_offset` where records stay readable that no entry stands
+    /// for; who takes the snapshot gets them before ([`RecordsWanted`]).
     pub log_start: Offset,
 }
 
@@ -37,4 +89,14 @@ pub struct SnapshotOffer {
     pub vote: Vote,
     /// The snapshot.
     pub snapshot: Snapshot,
+}
+
+/// Whether a replica that holds nothing may take part in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clearance {
+    /// Not yet, as far as the node that answers knows.
+    No,
+    /// It may, for nobody counts on what it may have forgotten. Until its log has this entry, it stands
+    /// for no election, and votes only for who has it.
+    Until(LogId),
 }

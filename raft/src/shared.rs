@@ -4,10 +4,13 @@
 //! else is atomics and a watch. `log_start ≤ last_stable ≤ high_watermark`, and none of them ever
 //! falls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use odradek_protocol::ids::{
     HighWatermark, LastStableOffset, LogEndOffset, LogOffsets, LogStartOffset, NodeId, Offset,
 };
@@ -19,7 +22,7 @@ use crate::error::ProposeError;
 use crate::lease::{Known, LeaseState};
 use crate::liveness::{Liveness, PeerState};
 use crate::observer::{GroupObserver, Leadership};
-use crate::types::{GroupKey, Membership, RaftIndex, Vote, epoch_of, node_id};
+use crate::types::{GroupKey, LogId, Membership, RaftIndex, Vote, epoch_of, node_id};
 
 /// Whether proposals are taken.
 #[derive(Debug, Default)]
@@ -52,12 +55,19 @@ pub(crate) struct Shared {
     log_start: AtomicI64,
     last_stable: AtomicI64,
     high_watermark: AtomicI64,
+    /// The last entry that is committed and of which readers here know so. Set after the high
+    /// watermark.
+    visible: watch::Sender<Option<LogId>>,
     /// Tells where the log ends.
     log_end: OnceLock<LogReader>,
     /// Index of the first entry that has not been dropped.
     first_index: AtomicU64,
     offline: OnceLock<Arc<str>>,
     closed: AtomicBool,
+    /// Whether this replica is not being rebuilt ([`crate::emptied`]).
+    whole: AtomicBool,
+    /// On a leader: voters that have lost their log, with the term in which that was heard.
+    pub(crate) lost: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 impl Shared {
@@ -84,10 +94,21 @@ impl Shared {
             log_start: AtomicI64::new(0),
             last_stable: AtomicI64::new(0),
             high_watermark: AtomicI64::new(0),
+            visible: watch::Sender::new(None),
             first_index: AtomicU64::new(0),
             offline: OnceLock::new(),
             closed: AtomicBool::new(false),
+            whole: AtomicBool::new(true),
+            lost: Mutex::default(),
         })
+    }
+
+    pub(crate) fn set_whole(&self, whole: bool) {
+        self.whole.store(whole, Ordering::Release);
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Acquire)
     }
 
     /// Locks the gate. Whoever holds it must not wait.
@@ -209,10 +230,11 @@ impl Shared {
         }
     }
 
-    /// Whether this node leads, takes writes, and has not given its leadership up or is about to.
-    pub(crate) fn has_not_given_up(&self) -> bool {
+    /// Whether this node leads in that term, takes writes, and has not given its leadership up or
+    /// is about to.
+    pub(crate) fn has_not_given_up(&self, term: u64) -> bool {
         let gate = self.gate.lock();
-        gate.open && !gate.paused && !self.lease.is_given_up(gate.term)
+        gate.open && gate.term == term && !gate.paused && !self.lease.is_given_up(term)
     }
 
     /// See [`crate::Group::consents`].
@@ -287,7 +309,7 @@ impl Shared {
     /// The members of the group have changed.
     pub(crate) fn members_changed(&self) {
         if let Some(liveness) = &self.liveness {
-            liveness.members_changed();
+            liveness.members_changed(self.key());
         }
     }
 
@@ -383,6 +405,29 @@ impl Shared {
         rose
     }
 
+    /// Readers here know by now that everything up to `id` is committed.
+    pub(crate) fn set_visible(&self, id: LogId) {
+        self.visible.send_replace(Some(id));
+    }
+
+    /// As much of `commit` as readers here know of. Waits up to `limit` for the rest.
+    ///
+    /// What others are told of first, a consumer could read from a follower before the leader gives
+    /// an offset behind it as the latest.
+    pub(crate) async fn visible(&self, commit: Option<LogId>, limit: Duration) -> Option<LogId> {
+        let index = |id: &Option<LogId>| id.as_ref().map(LogId::index);
+        let reached = |visible: &Option<LogId>| index(visible) >= index(&commit);
+        if reached(&self.visible.borrow()) {
+            return commit;
+        }
+        let mut visible = self.visible.subscribe();
+        let waited = tokio::time::timeout(limit, visible.wait_for(reached)).await;
+        match waited {
+            Ok(Ok(_)) => commit,
+            _ => *self.visible.borrow(),
+        }
+    }
+
     /// Moves the first readable offset forward.
     pub(crate) fn raise_log_start(&self, offset: Offset) -> bool {
         let rose = self.log_start.fetch_max(offset.get(), Ordering::AcqRel) < offset.get();
@@ -401,6 +446,11 @@ impl Shared {
 
     pub(crate) fn observe_log_start(&self) {
         self.observer.on_log_start(self.log_start());
+    }
+
+    /// Asks the owner whether a log that begins at `start` may be taken over.
+    pub(crate) fn may_begin_at(&self, leader: NodeId, start: Offset) -> BoxFuture<'static, bool> {
+        self.observer.may_begin_at(leader, start)
     }
 
     pub(crate) fn log_start(&self) -> Offset {
@@ -458,5 +508,40 @@ impl Shared {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observer::NoObserver;
+    use crate::types::log_id;
+    use odradek_protocol::ids::{PartitionIndex, TopicId};
+
+    fn id(index: u64) -> LogId {
+        log_id(1, index)
+    }
+
+    /// A consumer reads at a follower what the leader does not give as the latest offset yet.
+    #[tokio::test(start_paused = true)]
+    async fn others_are_told_of_no_commit_before_readers_here() {
+        let key = GroupKey::new(TopicId::from_bytes([5; 16]), PartitionIndex::new(0));
+        let shared = Shared::new(key, 1, 1, Arc::new(NoObserver), None);
+        shared.set_visible(id(5));
+        assert_eq!(
+            shared.visible(Some(id(4)), Duration::ZERO).await,
+            Some(id(4))
+        );
+        assert_eq!(
+            shared.visible(Some(id(7)), Duration::ZERO).await,
+            Some(id(5))
+        );
+        let waits = tokio::spawn({
+            let shared = shared.clone();
+            async move { shared.visible(Some(id(7)), Duration::from_secs(1)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        shared.set_visible(id(7));
+        assert_eq!(waits.await.ok().flatten(), Some(id(7)));
     }
 }

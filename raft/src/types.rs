@@ -120,18 +120,78 @@ pub(crate) fn raft_id(node: NodeId) -> u64 {
     u64::try_from(node.get()).unwrap_or(0)
 }
 
-/// Which group: a partition of a topic.
+/// Which of the groups that a partition has had one after the other: the leader epoch with which it
+/// begins, 0 for the one that it was made with.
+///
+/// Another one is begun when most voters of the last are given up. Every
+/// leader of it has a later epoch than the number, and no entry of it an earlier term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(u32);
+
+impl Incarnation {
+    /// The group that a partition was made with.
+    pub const FIRST: Self = Self(0);
+
+    /// The one of that number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number, which is the leader epoch that it begins with.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Term of its first entry.
+    pub(crate) fn term(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Which group: a partition of a topic, in one of its incarnations. What is said by or to a replica of
+/// another incarnation therefore concerns another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
     /// Topic of the partition.
     pub topic_id: TopicId,
     /// Index of the partition within the topic.
     pub partition: PartitionIndex,
+    /// Which of the partition's groups.
+    pub incarnation: Incarnation,
+}
+
+impl GroupKey {
+    /// The group that the partition was made with.
+    pub const fn new(topic_id: TopicId, partition: PartitionIndex) -> Self {
+        Self {
+            topic_id,
+            partition,
+            incarnation: Incarnation::FIRST,
+        }
+    }
+
+    /// The group of the same partition in another incarnation.
+    pub const fn in_incarnation(self, incarnation: Incarnation) -> Self {
+        Self {
+            incarnation,
+            ..self
+        }
+    }
 }
 
 impl fmt::Display for GroupKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.topic_id, self.partition)
+        write!(f, "{}-{}", self.topic_id, self.partition)?;
+        if self.incarnation != Incarnation::FIRST {
+            write!(f, "@{}", self.incarnation)?;
+        }
+        Ok(())
     }
 }
 

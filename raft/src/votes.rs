@@ -26,7 +26,8 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::framing::{self, Frames};
-use crate::types::{GroupKey, Vote};
+use crate::types::{GroupKey, Incarnation, Vote};
+use crate::wire::{IN_INCARNATION, put_group_key};
 
 /// Name of the file in the data directory.
 pub(crate) const FILE_NAME: &str = "raft.votes";
@@ -82,6 +83,7 @@ impl VoteFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
+        let file = SyncFile::existing(disk.clone(), path.clone());
         let (votes, end) = match bytes.strip_prefix(&MAGIC) {
             Some(records) => {
                 let (votes, valid) = read(records)?;
@@ -98,6 +100,13 @@ impl VoteFile {
                         ),
                     ));
                 }
+                if bytes.len() > end {
+                    file.set_len(end as u64)?;
+                    file.sync()?;
+                }
+                // What was read is durable since it was settled. The name may come from a process
+                // that died before its sync.
+                disk.sync_dir(data_dir)?;
                 (votes, end as u64)
             }
             // The file is made by an atomic replacement, so one without its magic is not ours.
@@ -112,13 +121,7 @@ impl VoteFile {
                 ));
             }
         };
-        // A vote that was read may come from the page cache of a process that died before its
-        // sync; it must not be relied on before it is durable.
-        let file = SyncFile::create(disk.clone(), path.clone(), vec![data_dir.to_path_buf()])?;
-        if file.len()? > end {
-            file.set_len(end)?;
-        }
-        file.sync()?;
+        hold_open(&file)?;
         Ok(Arc::new(Self {
             disk,
             path,
@@ -292,15 +295,10 @@ fn copy(result: &io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn put_key(out: &mut BytesMut, key: GroupKey) {
-    out.put_slice(&key.topic_id.to_bytes());
-    out.put_i32(key.partition.get());
-}
-
 fn encode_vote(key: GroupKey, vote: Vote) -> BytesMut {
-    let mut out = BytesMut::with_capacity(40);
+    let mut out = BytesMut::with_capacity(44);
     out.put_u8(KIND_VOTE);
-    put_key(&mut out, key);
+    put_group_key(&mut out, key);
     out.put_u64(vote.leader_id.term);
     out.put_u64(vote.leader_id.voted_for);
     out.put_u8(u8::from(vote.committed));
@@ -308,9 +306,9 @@ fn encode_vote(key: GroupKey, vote: Vote) -> BytesMut {
 }
 
 fn encode_deleted(key: GroupKey) -> BytesMut {
-    let mut out = BytesMut::with_capacity(24);
+    let mut out = BytesMut::with_capacity(28);
     out.put_u8(KIND_DELETED);
-    put_key(&mut out, key);
+    put_group_key(&mut out, key);
     out
 }
 
@@ -363,10 +361,14 @@ fn decode(mut body: &[u8]) -> Option<(GroupKey, Option<Vote>)> {
     let kind = body.try_get_u8().ok()?;
     let mut topic_id = [0; 16];
     body.try_copy_to_slice(&mut topic_id).ok()?;
-    let key = GroupKey {
-        topic_id: TopicId::from_bytes(topic_id),
-        partition: PartitionIndex::new(body.try_get_i32().ok()?),
-    };
+    let partition = body.try_get_i32().ok()?;
+    let mut key = GroupKey::new(
+        TopicId::from_bytes(topic_id),
+        PartitionIndex::new(partition & !IN_INCARNATION),
+    );
+    if partition & IN_INCARNATION != 0 {
+        key = key.in_incarnation(Incarnation::new(body.try_get_u32().ok()?));
+    }
     let vote = match kind {
         KIND_VOTE => {
             let term = body.try_get_u64().ok()?;
@@ -393,10 +395,7 @@ mod tests {
     const DIR: &str = "/data";
 
     fn key(partition: i32) -> GroupKey {
-        GroupKey {
-            topic_id: TopicId::from_bytes([5; 16]),
-            partition: PartitionIndex::new(partition),
-        }
+        GroupKey::new(TopicId::from_bytes([5; 16]), PartitionIndex::new(partition))
     }
 
     fn open(disk: &SimDisk) -> io::Result<Arc<VoteFile>> {
@@ -430,6 +429,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_vote_in_one_incarnation_is_none_in_another() {
+        let disk = SimDisk::new();
+        let votes = open(&disk).unwrap();
+        let later = key(3).in_incarnation(Incarnation::new(1_005));
+        votes.save(key(3), Vote::new(7, 1)).await.unwrap();
+        votes.save(later, Vote::new(1_006, 2)).await.unwrap();
+        votes.save(key(4), Vote::new(2, 2)).await.unwrap();
+        votes.delete(key(3)).await.unwrap();
+        disk.power_cut(1);
+        let votes = open(&disk).unwrap();
+        assert_eq!(votes.get(key(3)), None);
+        assert_eq!(votes.get(later), Some(Vote::new(1_006, 2)));
+        assert_eq!(votes.get(key(4)), Some(Vote::new(2, 2)));
+    }
+
+    #[tokio::test]
     async fn a_vote_counts_only_once_it_is_durable_whatever_step_the_disk_stops_at() {
         for step in 1..40 {
             let disk = SimDisk::new();
@@ -450,6 +465,25 @@ mod tests {
                 "step {step}: {term:?} after {saved:?} was saved"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn opening_syncs_what_may_not_be_durable_and_nothing_twice() {
+        let disk = SimDisk::new();
+        let shared = disk.shared();
+        shared.create_dir_all(Path::new(DIR)).unwrap();
+        let opened = || {
+            let before = disk.syncs();
+            let flusher = Arc::new(Flusher::inline(LogDirHealth::new(DIR)));
+            let votes = VoteFile::open(shared.clone(), Path::new(DIR), flusher).unwrap();
+            (votes, disk.syncs() - before)
+        };
+        // The content, and the name.
+        let (votes, syncs) = opened();
+        assert_eq!(syncs, 2);
+        votes.save(key(0), Vote::new(1, 1)).await.unwrap();
+        let (_, syncs) = opened();
+        assert_eq!(syncs, 2);
     }
 
     #[tokio::test]

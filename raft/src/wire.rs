@@ -6,6 +6,8 @@
 //!
 //! Absent on purpose: versions. The connection's hello has agreed on one before the first message.
 
+mod records;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use odradek_protocol::batch::{BatchHeader, verify_crc};
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TopicId};
@@ -15,12 +17,18 @@ use openraft::raft::{StreamAppendError, TransferLeaderError};
 use crate::codec::{get_log_id, get_membership, put_log_id, put_membership};
 use crate::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply};
 use crate::rpc::{
-    AppendRequest, AppendResult, Snapshot, SnapshotOffer, SnapshotReply, SnapshotState,
+    AppendRequest, AppendResult, Clearance, Snapshot, SnapshotOffer, SnapshotReply, SnapshotState,
     TransferReply, TransferRequest, VoteReply, VoteRequest,
 };
 use crate::types::{
-    BatchCommand, Command, Entry, GroupKey, LogId, Membership, Payload, Stamp, StoredMembership,
-    Vote, log_id, term_of,
+    BatchCommand, Command, Entry, GroupKey, Incarnation, LogId, Membership, Payload, Stamp,
+    StoredMembership, Vote, log_id, term_of,
+};
+
+pub use records::{
+    get_droppable, get_nothing, get_records_opened, get_records_piece, get_records_read,
+    get_records_wanted, put_droppable, put_nothing, put_records_opened, put_records_piece,
+    put_records_read, put_records_wanted,
 };
 
 /// Batches up to this size are copied into the bytes around them: cheaper than a piece of their own.
@@ -168,12 +176,18 @@ impl Reader {
             .map_err(|_| WireError::Malformed("string"))
     }
 
-    /// Which group.
+    /// Which group, as [`put_group_key`] wrote it.
     pub fn group_key(&mut self) -> Result<GroupKey, WireError> {
-        Ok(GroupKey {
-            topic_id: TopicId::from_bytes(self.id()?),
-            partition: PartitionIndex::new(self.i32()?),
-        })
+        let topic_id = TopicId::from_bytes(self.id()?);
+        let partition = self.i32()?;
+        let key = GroupKey::new(topic_id, PartitionIndex::new(partition & !IN_INCARNATION));
+        if partition & IN_INCARNATION == 0 {
+            return Ok(key);
+        }
+        match self.u32()? {
+            0 => Err(WireError::Malformed("incarnation")),
+            number => Ok(key.in_incarnation(Incarnation::new(number))),
+        }
     }
 
     /// Bytes that are left.
@@ -229,10 +243,18 @@ pub fn put_string(out: &mut impl BufMut, text: &str) {
     out.put_slice(text.as_bytes().get(..len).unwrap_or_default());
 }
 
-/// Writes which group.
+/// Set in the index of a partition, which is never negative, if its incarnation follows.
+pub(crate) const IN_INCARNATION: i32 = i32::MIN;
+
+/// Writes which group. A partition's first incarnation takes no bytes.
 pub fn put_group_key(out: &mut impl BufMut, key: GroupKey) {
     out.put_slice(&key.topic_id.to_bytes());
-    out.put_i32(key.partition.get());
+    if key.incarnation == Incarnation::FIRST {
+        out.put_i32(key.partition.get());
+    } else {
+        out.put_i32(key.partition.get() | IN_INCARNATION);
+        out.put_u32(key.incarnation.get());
+    }
 }
 
 fn put_vote(out: &mut BytesMut, vote: &Vote) {
@@ -611,6 +633,21 @@ pub fn get_leadership_reply(reader: &mut Reader) -> Result<LeadershipReply, Wire
     Ok(LeadershipReply {
         given_up: reader.bool()?,
     })
+}
+
+/// Writes whether a replica that holds nothing may take part.
+pub fn put_clearance(out: &mut BytesMut, clearance: &Clearance) {
+    let until = match clearance {
+        Clearance::No => None,
+        Clearance::Until(until) => Some(until),
+    };
+    put_log_id(out, until);
+}
+
+/// Reads what [`put_clearance`] wrote.
+pub fn get_clearance(reader: &mut Reader) -> Result<Clearance, WireError> {
+    let until = reader.log_id()?;
+    Ok(until.map_or(Clearance::No, Clearance::Until))
 }
 
 #[cfg(test)]

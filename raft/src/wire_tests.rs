@@ -2,10 +2,12 @@ use std::collections::BTreeSet;
 
 use odradek_protocol::ids::TimestampMs;
 use odradek_protocol::records::{BatchBuilder, NewRecord};
+use odradek_storage::{Piece, TransferFile, TransferKind};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::rpc::{RecordsOpened, RecordsRead, RecordsSession, RecordsWanted};
 
 /// What was written, batches apart from the bytes around them.
 #[derive(Default)]
@@ -286,16 +288,82 @@ fn others() -> Vec<(BytesMut, Rewrite)> {
         add!(put_probe_reply, get_probe_reply, &reply);
     }
     let query = LeadershipQuery {
-        group: GroupKey {
-            topic_id: TopicId::from_bytes([5; 16]),
-            partition: PartitionIndex::new(6),
-        },
+        group: GroupKey::new(TopicId::from_bytes([5; 16]), PartitionIndex::new(6)),
         term: 11,
     };
     add!(put_leadership_query, get_leadership_query, &query);
+    let later = LeadershipQuery {
+        group: query.group.in_incarnation(Incarnation::new(1_005)),
+        ..query
+    };
+    add!(put_leadership_query, get_leadership_query, &later);
     let reply = LeadershipReply { given_up: true };
     add!(put_leadership_reply, get_leadership_reply, &reply);
+    let clearances = [Clearance::No, Clearance::Until(log_id(2, 9))];
+    for clearance in &clearances {
+        add!(put_clearance, get_clearance, clearance);
+    }
+    let wanted = RecordsWanted(log_id(2, 9));
+    add!(put_records_wanted, get_records_wanted, &wanted);
+    let kinds = [
+        TransferKind::Aborted,
+        TransferKind::Segment {
+            base_offset: Offset::new(5),
+            next_offset: Offset::new(70),
+        },
+        TransferKind::Producers,
+        TransferKind::Epochs,
+    ];
+    let session = RecordsSession {
+        session: 8,
+        log_start: Offset::new(6),
+        end: Offset::new(100),
+        files: (1..)
+            .zip(kinds)
+            .map(|(len, kind)| TransferFile { kind, len })
+            .collect(),
+    };
+    for opened in [
+        RecordsOpened::Open(session),
+        RecordsOpened::Busy,
+        RecordsOpened::Gone,
+    ] {
+        add!(put_records_opened, get_records_opened, &opened);
+    }
+    let read = RecordsRead {
+        session: 8,
+        piece: Piece {
+            file: 1,
+            position: 1 << 33,
+            len: 77,
+        },
+    };
+    add!(put_records_read, get_records_read, &read);
+    add!(put_droppable, get_droppable, &Offset::new(1234));
     all
+}
+
+#[test]
+fn a_first_incarnation_takes_no_bytes_and_a_later_one_follows_the_partition() {
+    let first = GroupKey::new(TopicId::from_bytes([5; 16]), PartitionIndex::new(6));
+    let later = first.in_incarnation(Incarnation::new(1_005));
+    let bytes_of = |key| {
+        let mut out = BytesMut::new();
+        put_group_key(&mut out, key);
+        out.freeze()
+    };
+    let topic = [5; 16];
+    assert_eq!(bytes_of(first)[..], [&topic[..], &[0, 0, 0, 6]].concat());
+    assert_eq!(
+        bytes_of(later)[..],
+        [&topic[..], &[0x80, 0, 0, 6], &[0, 0, 3, 237]].concat()
+    );
+    for key in [first, later] {
+        assert_eq!(Reader::new(bytes_of(key)).group_key(), Ok(key));
+    }
+    let none = [&topic[..], &[0x80, 0, 0, 6], &[0; 4]].concat();
+    let none = Reader::new(none.into()).group_key();
+    assert_eq!(none, Err(WireError::Malformed("incarnation")));
 }
 
 #[test]

@@ -38,9 +38,8 @@ fn config() -> LogConfig {
     }
 }
 
-async fn compact(group: &Group, clean_end: Offset) -> Option<CompactionOutcome> {
+async fn compact(group: &Group) -> Option<CompactionOutcome> {
     let request = CompactionRequest {
-        clean_end,
         config: CompactionConfig::default(),
         map_bytes: 1 << 16,
         now: NOW,
@@ -84,14 +83,14 @@ async fn what_was_overtaken_goes_and_a_restart_finds_the_rest_at_its_offsets() {
             expected.insert(key, value);
             produced += 1;
         }
-        let outcome = compact(&group, clean_end).await.unwrap();
+        let outcome = compact(&group).await.unwrap();
         assert!(outcome.clean_end > clean_end);
         assert!(outcome.stats.records_dropped > 200, "{outcome:?}");
         clean_end = outcome.clean_end;
         let (left, found) = newest(&group);
         assert_eq!(found, expected);
         assert!(left < 100, "{left} records are left");
-        assert_eq!(compact(&group, clean_end).await, None);
+        assert_eq!(compact(&group).await, None);
         if round % 2 == 0 {
             node.shutdown().await.unwrap();
         } else {
@@ -109,7 +108,7 @@ async fn retention_and_deletion_go_on_below_and_above_what_was_compacted() {
         let key = format!("key-{}", i % 100);
         produce(&group, keyed(&key, "value")).await.unwrap();
     }
-    let outcome = compact(&group, Offset::ZERO).await.unwrap();
+    let outcome = compact(&group).await.unwrap();
     let compacted_end = outcome.clean_end.get();
     for offset in [compacted_end - 40, compacted_end + 10, 400] {
         let offset = Offset::new(offset);

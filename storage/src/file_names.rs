@@ -24,7 +24,7 @@ pub const LEADER_EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 /// Offset below which a crash cannot have lost anything.
 pub const RECOVERY_POINT: &str = "recovery-point";
 /// Says that the log was compacted, so that offsets may be missing from its middle, whatever its
-/// settings say now.
+/// settings say now, and where the last compaction ended.
 pub const COMPACTED_MARKER: &str = "compacted";
 
 /// Longest file name on the file systems we know.

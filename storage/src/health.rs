@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::StorageError;
@@ -19,6 +19,8 @@ pub struct LogDirHealth {
     failure: OnceLock<String>,
     /// Something could not be opened for want of descriptors.
     short_of_descriptors: AtomicBool,
+    /// Bytes that may be used for what need not be there.
+    spare_bytes: AtomicI64,
 }
 
 impl LogDirHealth {
@@ -28,6 +30,7 @@ impl LogDirHealth {
             path: path.into(),
             failure: OnceLock::new(),
             short_of_descriptors: AtomicBool::new(false),
+            spare_bytes: AtomicI64::new(i64::MAX),
         })
     }
 
@@ -72,6 +75,16 @@ impl LogDirHealth {
     /// Whether that has been so since the last call.
     pub fn take_shortage(&self) -> bool {
         self.short_of_descriptors.swap(false, Ordering::Relaxed)
+    }
+
+    /// Tells how many bytes there are above what is kept in reserve; as many as one likes until then.
+    pub fn set_spare_bytes(&self, bytes: i64) {
+        self.spare_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes above what is kept in reserve, when that was last looked at.
+    pub fn spare_bytes(&self) -> i64 {
+        self.spare_bytes.load(Ordering::Relaxed)
     }
 
     /// Passes `result` on, and takes the directory offline if it is a failure. That nothing more can

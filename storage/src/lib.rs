@@ -31,6 +31,7 @@ mod retention;
 mod scan;
 mod segment;
 mod sync_file;
+mod transfer;
 mod trim;
 mod txn_index;
 
@@ -49,4 +50,7 @@ pub use recovery::{Cut, OpenHint, RecoveryReport};
 pub use retention::{SegmentAge, retention_point};
 pub use sim_disk::SimDisk;
 pub use sync_file::SyncFile;
+pub use transfer::{
+    Export, Incoming, Piece, Received, TransferError, TransferFile, TransferKind, finish_adoption,
+};
 pub use txn_index::AbortedTxn;

@@ -46,6 +46,12 @@ pub struct StampedBatch {
 }
 
 impl StampedBatch {
+    /// What a marker says; `None` of other batches.
+    fn end_marker(&self, header: &BatchHeader) -> Option<EndTxnMarker> {
+        let is_control = header.is_control();
+        is_control.then(|| EndTxnMarker::parse(header, &self.bytes))?
+    }
+
     /// The header as it will stand in the log.
     pub fn header(&self) -> Result<BatchHeader, StorageError> {
         let mut header = BatchHeader::parse(&self.bytes)
@@ -111,6 +117,8 @@ pub struct Log {
     /// How often records were taken away from the end. A checkpoint that was begun before one of
     /// those is void.
     pub(crate) cuts: u64,
+    /// Where the last compaction ended.
+    pub(crate) clean_end: Offset,
     /// Offsets of the producer snapshots on the disk.
     pub(crate) snapshots: BTreeSet<Offset>,
     pub(crate) deletions: Deletions,
@@ -252,6 +260,7 @@ impl Log {
         let Some(last) = headers.last() else {
             return Ok(Vec::new());
         };
+        self.hold_txn_index_open(&segment, batches, &headers)?;
         let bytes: u64 = headers
             .iter()
             .map(|header| header.size_in_bytes() as u64)
@@ -273,6 +282,26 @@ impl Log {
         }
         segment.remember(last.next_offset(), size as u32);
         Ok(positions)
+    }
+
+    /// Makes the transaction index if a batch aborts a transaction and there is none. What its entry
+    /// is made of is known only after the batch has been written, and then nothing may be refused for
+    /// want of a descriptor any more.
+    fn hold_txn_index_open(
+        &self,
+        segment: &Segment,
+        batches: &[StampedBatch],
+        headers: &[BatchHeader],
+    ) -> Result<(), StorageError> {
+        let markers = headers.iter().zip(batches);
+        let mut markers = markers.filter_map(|(header, batch)| batch.end_marker(header));
+        if !markers.any(|marker| marker.aborted) {
+            return Ok(());
+        }
+        let made = segment.txn_index.make().map_err(|error| {
+            StorageError::io("make transaction index of", segment.log.path(), error)
+        });
+        self.health.guard(made.map(drop))
     }
 
     /// The headers as they will stand, if the batches follow the log's end.
@@ -371,10 +400,7 @@ impl Log {
             if !header.has_producer_id() {
                 continue;
             }
-            let marker = header
-                .is_control()
-                .then(|| EndTxnMarker::parse(header, &batch.bytes))
-                .flatten();
+            let marker = batch.end_marker(header);
             let completed = self.shared.producers.lock().update(header, marker);
             if let Some(txn) = completed.filter(|txn| txn.aborted) {
                 let appended = segment.txn_index.append(txn.into()).map_err(|error| {

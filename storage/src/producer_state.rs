@@ -211,7 +211,8 @@ pub struct ProducerStates {
     producers: HashMap<ProducerId, ProducerEntry>,
     /// First offset → producer of the open transactions.
     ongoing: BTreeMap<Offset, ProducerId>,
-    /// First → last offset of transactions whose marker is not yet known to be committed.
+    /// First → last offset of transactions whose marker is not yet known to be committed, and of what
+    /// is held back for such markers ([`ProducerStates::hold_back`]).
     unreplicated: BTreeMap<Offset, Offset>,
 }
 
@@ -320,6 +321,36 @@ impl ProducerStates {
         }
     }
 
+    /// Judges a transaction marker that is about to be appended, from whoever writes it. With
+    /// `bumps_epoch` its epoch is above that of every batch of the transaction (KIP-890), so one that
+    /// is not is late, unless it is the same marker again.
+    ///
+    /// # Errors
+    /// The marker is of an old producer or coordinator.
+    pub fn check_end(
+        &self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        marker: EndTxnMarker,
+        bumps_epoch: bool,
+    ) -> Result<(), ProducerError> {
+        let Some(entry) = self.producers.get(&producer_id) else {
+            return Ok(());
+        };
+        let is_late = bumps_epoch
+            && epoch == entry.epoch
+            && entry.current_txn_first_offset.is_some()
+            && epoch.get() != i16::MAX;
+        if epoch < entry.epoch || is_late {
+            return Err(ProducerError::FencedEpoch {
+                producer_id,
+                found: epoch,
+                current: entry.epoch,
+            });
+        }
+        self.check_marker(producer_id, marker)
+    }
+
     /// Takes account of a batch that has been appended; its header carries its final offsets.
     /// `marker` is what a control batch says. Nothing is refused here: the log has it already.
     pub fn update(
@@ -401,6 +432,20 @@ impl ProducerStates {
     /// Notes that everything below `high_watermark` is committed, markers included.
     pub fn on_high_watermark(&mut self, high_watermark: Offset) {
         self.unreplicated.retain(|_, last| *last >= high_watermark);
+    }
+
+    /// Has everything from `first` on count as unstable until what is at `last` is committed.
+    pub(crate) fn hold_back(&mut self, first: Offset, last: Offset) {
+        let until = self.unreplicated.entry(first).or_insert(last);
+        *until = last.max(*until);
+    }
+
+    /// Goes on holding back what `before` did: the state of the same log before it was cut at
+    /// `log_end`. A snapshot does not say which markers below it are not committed.
+    pub(crate) fn hold_back_as_before(&mut self, before: &Self, log_end: Offset) {
+        for (first, last) in &before.unreplicated {
+            self.hold_back(*first, log_end.plus(-1).min(*last));
+        }
     }
 
     /// Notes that everything below `log_start` is gone.
@@ -650,6 +695,31 @@ mod tests {
         };
         assert!(states.check_marker(PRODUCER, marker(2)).is_err());
         assert!(states.check_marker(PRODUCER, marker(3)).is_ok());
+    }
+
+    #[test]
+    fn a_marker_that_raises_the_epoch_must_be_above_the_open_transaction() {
+        let mut states = after(&[header(0, 1, 0, 3, true)]);
+        let marker = EndTxnMarker {
+            aborted: false,
+            coordinator_epoch: 3,
+        };
+        let check = |states: &ProducerStates, epoch, bumps_epoch| {
+            states
+                .check_end(PRODUCER, ProducerEpoch::new(epoch), marker, bumps_epoch)
+                .is_ok()
+        };
+        assert!(!check(&states, 0, false));
+        assert!(check(&states, 1, false));
+        assert!(!check(&states, 1, true));
+        assert!(check(&states, 2, true));
+        end(&mut states, 3, 2, false);
+        assert!(check(&states, 2, true), "the same marker comes again");
+        states.update(&header(4, 2, 0, 1, true), None);
+        assert!(
+            !check(&states, 2, true),
+            "it would end the next transaction"
+        );
     }
 
     #[test]

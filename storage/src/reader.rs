@@ -248,6 +248,31 @@ impl LogReader {
             .on_high_watermark(high_watermark);
     }
 
+    /// As [`LogReader::on_high_watermark`], for a log that has just been opened. Its producers' state is
+    /// that of the log's end, and where a transaction began whose marker is there, but not committed, is
+    /// forgotten: until the last such marker is committed, nothing is stable.
+    ///
+    /// # Errors
+    /// The headers of the batches that are not committed cannot be read.
+    pub fn begin_at_high_watermark(&self, high_watermark: Offset) -> Result<(), StorageError> {
+        let (log_start, log_end) = (self.log_start(), self.log_end());
+        let mut last_marker = None;
+        if high_watermark < log_end {
+            for batch in self.headers_from(high_watermark.max(log_start), log_end)? {
+                let header = batch?.header;
+                if header.is_control() && header.has_producer_id() {
+                    last_marker = Some(header.base_offset);
+                }
+            }
+        }
+        let mut producers = self.shared.producers.lock();
+        producers.on_high_watermark(high_watermark);
+        if let Some(last_marker) = last_marker {
+            producers.hold_back(log_start, last_marker);
+        }
+        Ok(())
+    }
+
     /// Forgets idle producers; see [`ProducerStates::expire`].
     pub fn expire_producers(
         &self,

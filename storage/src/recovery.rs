@@ -26,6 +26,7 @@ use odradek_protocol::batch::BatchHeader;
 use odradek_protocol::ids::{LeaderEpoch, Offset, TimestampMs};
 use parking_lot::{Mutex, RwLock};
 
+use crate::compaction::clean_end;
 use crate::compaction::swap::finish_swaps;
 use crate::config::LogConfig;
 use crate::deletion::{Deletions, remove_if_present};
@@ -556,6 +557,7 @@ impl Opening<'_> {
             sealed_dirty: Vec::new(),
             epochs_dirty: self.epochs_dirty,
             cuts: 0,
+            clean_end: clean_end::read(self.disk.as_ref(), self.dir).min(log_end),
             snapshots,
             deletions: Deletions::new(self.disk),
         };

@@ -53,6 +53,16 @@ impl RecoveryPoint {
         })
     }
 
+    /// What the file of a log holds of which everything below `offset` is safe.
+    pub fn content(offset: Offset) -> Vec<u8> {
+        let mut content = vec![0; 2 * SLOT_BYTES];
+        let slot = content.len() - SLOT_BYTES;
+        if let Some(second) = content.get_mut(slot..) {
+            second.copy_from_slice(&encode(1, offset));
+        }
+        content
+    }
+
     pub fn offset(&self) -> Offset {
         self.offset
     }

@@ -37,6 +37,7 @@ struct State {
     inodes: HashMap<InodeId, Inode>,
     next_id: InodeId,
     steps: u64,
+    syncs: u64,
     stop_at: Option<u64>,
     stopped: bool,
     failures: BTreeMap<u64, io::ErrorKind>,
@@ -55,6 +56,7 @@ impl Default for State {
             inodes: HashMap::from([(ROOT, Inode::Dir(DirInode::default()))]),
             next_id: ROOT + 1,
             steps: 0,
+            syncs: 0,
             stop_at: None,
             stopped: false,
             failures: BTreeMap::new(),
@@ -81,6 +83,11 @@ impl SimDisk {
     /// Steps taken so far.
     pub fn steps(&self) -> u64 {
         self.state.lock().steps
+    }
+
+    /// How many of them were syncs, of files, directories or the whole.
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
     }
 
     /// Stops the disk at a step: the step fails halfway, and everything after it fails too, until
@@ -172,6 +179,12 @@ impl State {
             Some(kind) => Step::Fail(kind.into()),
             None => Step::Done,
         })
+    }
+
+    /// A step that waits for what was written.
+    fn sync_step(&mut self) -> io::Result<Step> {
+        self.syncs += 1;
+        self.step()
     }
 
     /// A step that happens wholly or not at all.
@@ -370,7 +383,7 @@ impl Disk for SimDisk {
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.take_descriptor()?;
-        let step = state.step()?;
+        let step = state.sync_step()?;
         let dir = state.dir(path)?;
         match step {
             Step::Done => {
@@ -401,7 +414,7 @@ impl Disk for SimDisk {
 impl SyncFileSystem for SimDisk {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
-        let step = state.step()?;
+        let step = state.sync_step()?;
         for inode in state.inodes.values_mut() {
             match (inode, &step) {
                 (Inode::File(file), Step::Done) => file.sync(),
@@ -495,7 +508,7 @@ impl DiskFile for SimFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.file(self.id, self.generation)?;
-        let step = state.step()?;
+        let step = state.sync_step()?;
         let stopped = state.stopped;
         let file = state.file(self.id, self.generation)?;
         match step {

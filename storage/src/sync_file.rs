@@ -21,6 +21,8 @@ pub struct SyncFile {
     path: PathBuf,
     handle: ArcSwapOption<Handle>,
     used: AtomicBool,
+    /// Its name means another file, or none.
+    retired: AtomicBool,
     written: AtomicU64,
     durable: AtomicU64,
     /// What has to be durable for the file to be found again, if it is new.
@@ -113,6 +115,7 @@ impl SyncFile {
             path,
             handle: ArcSwapOption::empty(),
             used: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             written: AtomicU64::new(0),
             durable: AtomicU64::new(0),
             entry: None,
@@ -129,6 +132,9 @@ impl SyncFile {
         self.used.store(true, Ordering::Relaxed);
         if let Some(handle) = self.handle.load().as_ref() {
             return Ok(handle.0.clone());
+        }
+        if self.retired.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::NotFound.into());
         }
         let file = self.disk.open(&self.path, OpenMode::Write)?;
         self.handle.store(Some(Arc::new(Handle(file.clone()))));
@@ -234,6 +240,12 @@ impl SyncFile {
         if !self.used.swap(false, Ordering::Relaxed) && !self.has_dirty_data() {
             self.handle.store(None);
         }
+    }
+
+    /// The file's name is about to mean another file: it is never opened again. Whoever has it open
+    /// goes on.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
     }
 
     /// Whether a descriptor is held.

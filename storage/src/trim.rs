@@ -69,6 +69,9 @@ impl Log {
             return Ok(log_start);
         }
         self.cuts += 1;
+        if self.clean_end > log_end {
+            self.set_clean_end(log_end)?;
+        }
         // A recovery after a crash halfway must not trust anything above the cut.
         if self.recovery_point.offset() > log_end {
             self.recovery_point
@@ -312,6 +315,9 @@ impl Log {
     fn restart_inner(&mut self, offset: Offset, now: TimestampMs) -> Result<(), StorageError> {
         let old = self.shared.segments.load_full();
         self.cuts += 1;
+        if self.clean_end > Offset::ZERO {
+            self.set_clean_end(Offset::ZERO)?;
+        }
         self.recovery_point
             .set(Offset::ZERO, true)
             .map_err(|error| StorageError::io("write recovery point in", &self.dir, error))?;

@@ -1,6 +1,6 @@
 //! The aborted transactions of a segment, in Kafka's `.txnindex` format: a run of 34-byte
 //! big-endian entries `version i16 = 0, producer id, first offset, last offset, last stable offset
-//! (i64 each)`, in the order in which they were aborted. A segment without any has no file.
+//! (i64 each)`, in the order in which they were aborted. A segment without an abort marker has no file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl AbortedTxn {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; Self::SIZE]) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8; Self::SIZE]) -> Option<Self> {
         let (version, mut rest) = bytes.split_first_chunk::<2>()?;
         if i16::from_be_bytes(*version) != VERSION {
             return None;
@@ -101,20 +101,28 @@ impl TxnIndex {
         self.file.get()
     }
 
+    /// The file, made now if there is none. It is open then, so that the next entry needs no descriptor. Writer only.
+    pub fn make(&self) -> io::Result<&Arc<SyncFile>> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let dirs = self.path.parent().map(Path::to_path_buf);
+        let created = SyncFile::create(
+            self.disk.clone(),
+            self.path.clone(),
+            dirs.into_iter().collect(),
+        )?;
+        Ok(self.file.get_or_init(|| created))
+    }
+
+    /// Bytes of its entries.
+    pub fn len_bytes(&self) -> u64 {
+        u64::from(self.entries.load(Ordering::Acquire)) * AbortedTxn::SIZE as u64
+    }
+
     /// Appends an entry, and makes the file if it is the first. Writer only.
     pub fn append(&self, txn: AbortedTxn) -> io::Result<()> {
-        let file = match self.file.get() {
-            Some(file) => file,
-            None => {
-                let dirs = self.path.parent().map(Path::to_path_buf);
-                let created = SyncFile::create(
-                    self.disk.clone(),
-                    self.path.clone(),
-                    dirs.into_iter().collect(),
-                )?;
-                self.file.get_or_init(|| created)
-            }
-        };
+        let file = self.make()?;
         let entries = self.entries.load(Ordering::Acquire);
         file.write_at(
             &txn.to_bytes(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use odradek_protocol::ids::Offset;
 use odradek_storage::disk::Disk as _;
 use odradek_storage::{LogConfig, LogDirHealth, SimDisk, StorageError};
-use support::{NOW, Rig, batch, producer_batch, verify};
+use support::{NOW, Rig, batch, marker, producer_batch, verify};
 
 fn config() -> LogConfig {
     LogConfig {
@@ -227,6 +227,57 @@ fn batches_of_an_unknown_epoch_are_cut() {
     .unwrap();
     assert_eq!(log.next_offset(), Offset::new(2));
     assert!(report.cut.unwrap().reason.contains("epoch 4"));
+}
+
+/// The marker of an aborted transaction and its place in the index are two writes. Whichever fails, readers are told of
+/// nothing that is half done, and no offset is given twice.
+#[test]
+fn an_abort_whose_index_entry_cannot_be_written_leaves_the_transaction_undecided() {
+    let undecided = |rig: &Rig| rig.reader().with_producers(|p| p.first_unstable_offset());
+    let mut ended_before_the_failure = 0;
+    for step in 1.. {
+        let disk = SimDisk::new();
+        disk.create_dir_all(Path::new("data")).unwrap();
+        let mut rig = Rig::on(disk.shared(), "data/t-0".into(), config()).unwrap();
+        rig.append(producer_batch(7, 0, 0, 3, true));
+        rig.log.flush_target().sync().unwrap();
+        rig.reader().on_high_watermark(Offset::new(3));
+        disk.fail_at(disk.steps() + step, std::io::ErrorKind::Other);
+        let Err(error) = rig.try_append(marker(7, 0, false)) else {
+            break;
+        };
+        assert!(matches!(error, StorageError::Io { .. }), "{error}");
+        assert!(rig.health.is_offline());
+        assert_eq!(undecided(&rig), Some(Offset::ZERO), "step {step}");
+        assert!(matches!(
+            rig.try_append(batch(1, 1, 1)),
+            Err(StorageError::Offline { .. })
+        ));
+        // A new start takes what is on the disk, the whole of it.
+        rig.health = LogDirHealth::new("data");
+        rig.reopen();
+        let marker_is_there = rig.log.next_offset() == Offset::new(4);
+        ended_before_the_failure += u32::from(marker_is_there);
+        if !marker_is_there {
+            assert_eq!(rig.log.next_offset(), Offset::new(3), "step {step}");
+            assert_eq!(undecided(&rig), Some(Offset::ZERO), "step {step}");
+            assert_eq!(rig.append(marker(7, 0, false)), Offset::new(3));
+        }
+        let aborted = rig
+            .reader()
+            .aborted_transactions(Offset::ZERO, Offset::new(9))
+            .unwrap();
+        assert_eq!(aborted.len(), 1, "step {step}");
+        assert_eq!(aborted[0].last_offset, Offset::new(3));
+        rig.reader().on_high_watermark(Offset::new(4));
+        assert_eq!(undecided(&rig), None);
+        assert_eq!(rig.append(batch(1, 1, 1)), Offset::new(4));
+        assert_sound(&rig);
+    }
+    assert!(
+        ended_before_the_failure > 0,
+        "the index was never what failed"
+    );
 }
 
 #[test]

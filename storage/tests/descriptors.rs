@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use odradek_protocol::ids::Offset;
 use odradek_storage::disk::Disk;
 use odradek_storage::flush::{FlushTarget, Flusher, FlusherOptions};
 use odradek_storage::{LogConfig, LogDirHealth, SimDisk, SyncFile};
-use support::{Rig, batch, producer_batch, verify};
+use support::{Rig, batch, marker, producer_batch, verify};
 
 fn small_segments() -> LogConfig {
     LogConfig {
@@ -90,6 +91,44 @@ fn what_was_cut_short_by_want_of_descriptors_is_done_whole_when_it_is_tried_agai
         rig.reopen();
         assert_eq!(rig.report.cut, None);
         assert_eq!(rig.log.next_offset().get(), 90);
+    }
+}
+
+/// The first aborted transaction of a segment makes its index file, for which there must be a descriptor, too.
+#[test]
+fn an_abort_that_finds_no_descriptor_is_in_the_index_once_it_is_tried_again() {
+    for openings in 0..6 {
+        let disk = SimDisk::new();
+        let mut rig = rig(&disk);
+        let mut aborted = Vec::new();
+        for sequence in 0..20 {
+            let first = rig.append(producer_batch(7, 0, sequence, 1, true));
+            let_rest(&mut rig);
+            let before = rig.log.next_offset();
+            disk.set_openings_left(Some(openings));
+            let ended = rig.try_append(marker(7, 0, false));
+            disk.set_openings_left(None);
+            let last = ended.unwrap_or_else(|error| {
+                assert!(error.is_out_of_descriptors(), "{openings} left: {error}");
+                let undecided = rig.reader().with_producers(|p| p.first_undecided_offset());
+                assert_eq!(undecided, Some(first), "{openings} left");
+                rig.append(marker(7, 0, false))
+            });
+            assert_eq!(last, before);
+            aborted.push((first, last));
+        }
+        for _ in 0..2 {
+            let found: Vec<_> = rig
+                .reader()
+                .aborted_transactions(Offset::ZERO, Offset::new(100))
+                .unwrap()
+                .iter()
+                .map(|txn| (txn.first_offset, txn.last_offset))
+                .collect();
+            assert_eq!(found, aborted, "{openings} left");
+            rig.restart();
+        }
+        assert!(rig.reader().segment_bases().len() > 2);
     }
 }
 

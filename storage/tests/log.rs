@@ -215,6 +215,38 @@ fn producers_and_aborted_transactions_survive_restart_crash_and_truncation() {
     assert_eq!(aborted, []);
 }
 
+/// A marker that only this replica has may be cut off, and another comes later. Until then its transaction is open.
+#[test]
+fn a_marker_that_is_not_committed_decides_nothing_over_a_restart_and_a_cut() {
+    let unstable = |rig: &Rig| rig.reader().with_producers(|p| p.first_unstable_offset());
+    let mut rig = Rig::real(LogConfig::default());
+    rig.append(batch(2, 10, 1));
+    rig.append(producer_batch(5, 0, 0, 3, true));
+    rig.append(batch(4, 10, 1));
+    assert_eq!(rig.append(marker(5, 0, false)), Offset::new(9));
+    rig.restart();
+    let begun = rig.reader().begin_at_high_watermark(Offset::new(7));
+    begun.unwrap();
+    assert!(unstable(&rig).is_some_and(|first| first <= Offset::new(2)));
+    // The snapshot of the restart is at this end, and knows of no open transaction.
+    rig.append(batch(1, 10, 1));
+    rig.log.truncate_to(Offset::new(10), NOW).unwrap();
+    rig.reader().on_high_watermark(Offset::new(9));
+    assert!(unstable(&rig).is_some_and(|first| first <= Offset::new(2)));
+    rig.log.truncate_to(Offset::new(9), NOW).unwrap();
+    rig.reader().on_high_watermark(Offset::new(9));
+    assert_eq!(unstable(&rig), Some(Offset::new(2)));
+    assert_eq!(rig.append(marker(5, 0, false)), Offset::new(9));
+    rig.reader().on_high_watermark(Offset::new(10));
+    assert_eq!(unstable(&rig), None);
+    rig.append(batch(1, 10, 1));
+    rig.restart();
+    // No marker is behind it.
+    let begun = rig.reader().begin_at_high_watermark(Offset::new(10));
+    begun.unwrap();
+    assert_eq!(unstable(&rig), None);
+}
+
 #[test]
 fn a_checkpoint_begun_before_a_cut_does_not_vouch_for_what_came_after_it() {
     let mut rig = Rig::real(LogConfig::default());

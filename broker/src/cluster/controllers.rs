@@ -20,6 +20,7 @@ use super::service::ClusterService;
 use crate::leading::{MetadataLeader, ReportError};
 use crate::metadata::leader_report::LeaderReport;
 use crate::metadata::service::{MetadataError, MetadataService};
+use crate::peer::kafka_calls::BROKER_PRINCIPAL;
 use crate::peer::message::{Forward, LeaderReports};
 use crate::peer::{PeerReply, PeerRequest, Peers};
 
@@ -34,8 +35,6 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a request of this node's own may take.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(15);
-/// Who a broker is to another.
-const BROKER_PRINCIPAL: &str = "User:BROKER";
 
 /// Nobody who leads the metadata has answered.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -50,25 +49,21 @@ pub struct Controllers {
     node: NodeId,
     peers: Arc<Peers>,
     service: Arc<ClusterService>,
-    voters: Vec<NodeId>,
 }
 
 impl fmt::Debug for Controllers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Controllers")
-            .field("voters", &self.voters)
-            .finish_non_exhaustive()
+        f.debug_struct("Controllers").finish_non_exhaustive()
     }
 }
 
 impl Controllers {
-    /// `voters` are those of the configuration.
-    pub fn new(peers: Arc<Peers>, service: Arc<ClusterService>, voters: Vec<NodeId>) -> Arc<Self> {
+    /// The voters are those of whom `peers` knows.
+    pub fn new(peers: Arc<Peers>, service: Arc<ClusterService>) -> Arc<Self> {
         Arc::new(Self {
             node: peers.local().node_id(),
             peers,
             service,
-            voters,
         })
     }
 
@@ -95,7 +90,10 @@ impl Controllers {
         loop {
             let to = hint.take().or_else(|| {
                 turn = turn.wrapping_add(1);
-                self.voters.get(turn % self.voters.len().max(1)).copied()
+                let voters = self.peers.addresses().voters();
+                voters
+                    .get(turn % voters.len().max(1))
+                    .map(|(node, _)| *node)
             });
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -1,5 +1,6 @@
-//! What the metadata leader does without being asked: it names a new cluster, has every broker follow
-//! the metadata, fences brokers that are silent, and has leaders go back to first replicas.
+//! What the metadata leader does without being asked: it names a new cluster, has every node follow
+//! the metadata and those vote on it that are to, fences brokers that are silent, has leaders go back to first replicas, and partitions that may
+//! lose records go on without most of their voters.
 //!
 //! Level-triggered: every look compares what is with what should be, so that a new leader takes up
 //! whatever the one before left.
@@ -8,17 +9,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
 use odradek_raft::RaftNode;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::sessions::{Change, Registered, Sessions};
+use super::unclean::{Electing, Stuck, elect_all};
 use crate::config::ConfigStore;
 use crate::data_dir;
 use crate::leading;
 use crate::metadata::controller::elections::{self, HandOver};
 use crate::metadata::controller::register_broker::{fence, found_cluster};
 use crate::metadata::image::MetadataImage;
+use crate::metadata::records::MetadataRecord;
 use crate::metadata::service::MetadataService;
 use crate::partitions::PartitionManager;
 use crate::peer::{PeerReply, PeerRequest, Peers};
@@ -29,6 +33,18 @@ const LOOK_PERIOD: Duration = Duration::from_millis(250);
 const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Leaderships that one round of balancing moves.
 const BALANCED_AT_ONCE: usize = 500;
+
+/// Time between two looks for partitions that are stuck.
+const STUCK_LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// A task that ends with who began it.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// What the duties are done with.
 #[derive(Clone)]
@@ -70,13 +86,25 @@ impl Duties {
         let mut images = self.metadata.subscribe();
         let interval = self.config.load().cluster.imbalance_check_interval;
         let mut balanced = Instant::now();
+        let mut stuck = Stuck::default();
+        let mut looked = Instant::now();
+        let mut electing: Option<AbortOnDrop> = None;
         while self.metadata.is_leading() {
             let image = Arc::clone(&images.borrow_and_update());
-            self.follow_brokers(&image).await;
-            self.judge_sessions(&mut sessions, &image).await;
+            follow_nodes(&self.metadata, &image).await;
+            let timeout = self.config.load().cluster.session_timeout;
+            judge_sessions(&self.metadata, &self.raft, timeout, &mut sessions, &image).await;
             if self.config.load().cluster.rebalance_leaders && balanced.elapsed() >= interval {
                 balanced = Instant::now();
                 self.balance(&image);
+            }
+            if looked.elapsed() >= STUCK_LOOK_PERIOD
+                && electing.as_ref().is_none_or(|it| it.0.is_finished())
+            {
+                looked = Instant::now();
+                let config = self.config.load();
+                let due = stuck.look(looked, config.replication.unclean_wait, &image, &config);
+                electing = (!due.is_empty()).then(|| self.elect_unclean(due));
             }
             // A change is looked at soon, and not more often than it is worth.
             tokio::time::sleep(LOOK_PERIOD / 5).await;
@@ -85,99 +113,17 @@ impl Duties {
         tracing::info!("this node leads the metadata no more");
     }
 
-    /// Has registered brokers and the voters of the cluster follow the metadata group, and nobody
-    /// else, and has those voters vote that have caught up.
-    async fn follow_brokers(&self, image: &MetadataImage) {
-        let group = self.metadata.group();
-        let members = group.membership();
-        let voters: BTreeSet<NodeId> = image
-            .cluster()
-            .map(|cluster| cluster.voters.iter().copied().collect())
-            .unwrap_or_default();
-        let mut followers: BTreeSet<NodeId> = image.brokers().map(|(id, _)| id).collect();
-        followers.extend(&voters);
-        for node in &followers {
-            if members.voters.contains(node) || members.learners.contains(node) {
-                continue;
-            }
-            let adding = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.add_learner(*node));
-            match adding.await {
-                Ok(Ok(())) => tracing::info!(%node, "node follows the metadata"),
-                Ok(Err(error)) => tracing::warn!(%node, %error, "node cannot follow"),
-                Err(_) => return,
-            }
-        }
-        for node in members.learners.difference(&followers) {
-            let removing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.remove_learner(*node));
-            match removing.await {
-                Ok(Ok(())) => tracing::info!(%node, "node follows the metadata no more"),
-                Ok(Err(error)) => tracing::warn!(%node, %error, "learner cannot be removed"),
-                Err(_) => return,
-            }
-        }
-        let caught_up = self.caught_up();
-        let missing = voters.intersection(&members.learners);
-        if let Some(node) = missing.copied().find(|node| caught_up.contains(node)) {
-            let mut with = members.voters.clone();
-            with.insert(node);
-            let changing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.change_voters(with));
-            match changing.await {
-                Ok(Ok(())) => tracing::info!(%node, "node votes on the metadata"),
-                Ok(Err(error)) => tracing::warn!(%node, %error, "node cannot vote"),
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Replicas that had all of the metadata a moment ago.
-    fn caught_up(&self) -> BTreeSet<NodeId> {
-        let progress = match self.metadata.group().replication() {
-            Ok(progress) => progress,
-            Err(error) => {
-                tracing::warn!(%error, "the progress of the metadata's replicas is not known");
-                return BTreeSet::new();
-            }
-        };
-        let end = self.metadata.group().offsets().high_watermark.offset();
-        progress
-            .into_iter()
-            .filter(|replica| replica.matched >= end)
-            .map(|replica| replica.node)
-            .collect()
-    }
-
-    async fn judge_sessions(&self, sessions: &mut Sessions, image: &MetadataImage) {
-        let own = self.raft.node_id();
-        let answers = self.raft.peers();
-        let brokers = image
-            .brokers()
-            .filter(|(id, _)| *id != own)
-            .map(|(node, broker)| Registered {
-                node,
-                broker_epoch: broker.broker_epoch,
-                fenced: broker.fenced,
-                stopping: broker.stopping,
-                last_answered: answers
-                    .iter()
-                    .find(|peer| peer.node == node)
-                    .and_then(|peer| peer.last_answered),
-            });
-        let timeout = self.config.load().cluster.session_timeout;
-        for change in sessions.look(Instant::now(), timeout, brokers) {
-            let (node, fenced) = match change {
-                Change::Fence(node) => (node, true),
-                Change::Unfence(node) => (node, false),
+    /// Has partitions that are stuck, and may lose records, go on.
+    fn elect_unclean(&self, due: Vec<(TopicId, PartitionIndex)>) -> AbortOnDrop {
+        let duties = self.clone();
+        AbortOnDrop(tokio::spawn(async move {
+            let electing = Electing {
+                metadata: &duties.metadata,
+                peers: &duties.peers,
+                partitions: &duties.partitions,
             };
-            match self
-                .metadata
-                .run(move |image| (fence(image, node, fenced), ()))
-                .await
-            {
-                Ok(_) if fenced => tracing::warn!(%node, "broker is silent, and fenced"),
-                Ok(_) => tracing::info!(%node, "broker is back, and unfenced"),
-                Err(error) => tracing::warn!(%node, %error, "broker cannot be fenced or unfenced"),
-            }
-        }
+            elect_all(electing, due).await;
+        }))
     }
 
     /// Asks the leaders of partitions that others should lead to hand over.
@@ -199,6 +145,110 @@ impl Duties {
             }
         });
     }
+}
+
+/// Has registered nodes and the voters of the cluster follow the metadata group, and nobody else,
+/// and has those vote that are to, once they have caught up.
+pub(crate) async fn follow_nodes(metadata: &MetadataService, image: &MetadataImage) {
+    let group = metadata.group();
+    let members = group.membership();
+    let voters = image.voter_ids();
+    let mut followers: BTreeSet<NodeId> = image.brokers().map(|(id, _)| id).collect();
+    followers.extend(image.controllers().map(|(id, _)| id));
+    followers.extend(&voters);
+    for node in &followers {
+        if members.voters.contains(node) || members.learners.contains(node) {
+            continue;
+        }
+        let adding = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.add_learner(*node));
+        match adding.await {
+            Ok(Ok(())) => tracing::info!(%node, "node follows the metadata"),
+            Ok(Err(error)) => tracing::warn!(%node, %error, "node cannot follow"),
+            Err(_) => return,
+        }
+    }
+    for node in members.learners.difference(&followers) {
+        let removing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.remove_learner(*node));
+        match removing.await {
+            Ok(Ok(())) => tracing::info!(%node, "node follows the metadata no more"),
+            Ok(Err(error)) => tracing::warn!(%node, %error, "learner cannot be removed"),
+            Err(_) => return,
+        }
+    }
+    // A voter that has been taken out for having lost its log learns before it votes again.
+    let caught_up = caught_up(metadata);
+    let wanted: BTreeSet<NodeId> = voters
+        .into_iter()
+        .filter(|node| {
+            members.voters.contains(node)
+                || (members.learners.contains(node) && caught_up.contains(node))
+        })
+        .collect();
+    if wanted.is_empty() || members.is_settled_on(&wanted) {
+        return;
+    }
+    let changing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.change_voters(wanted.clone()));
+    match changing.await {
+        Ok(Ok(())) => tracing::info!(voters = ?wanted, "the voters on the metadata"),
+        Ok(Err(error)) => tracing::warn!(voters = ?wanted, %error, "the voters cannot change"),
+        Err(_) => {}
+    }
+}
+
+/// Fences brokers that are silent for `timeout`, and takes back those that answer again.
+pub(crate) async fn judge_sessions(
+    metadata: &MetadataService,
+    raft: &RaftNode,
+    timeout: Duration,
+    sessions: &mut Sessions,
+    image: &MetadataImage,
+) {
+    let own = raft.node_id();
+    let answers = raft.peers();
+    let brokers = image
+        .brokers()
+        .filter(|(id, _)| *id != own)
+        .map(|(node, broker)| Registered {
+            node,
+            broker_epoch: broker.broker_epoch,
+            fenced: broker.fenced,
+            stopping: broker.stopping,
+            last_answered: answers
+                .iter()
+                .find(|peer| peer.node == node)
+                .and_then(|peer| peer.last_answered),
+        });
+    for change in sessions.look(Instant::now(), timeout, brokers) {
+        let (node, fenced) = match change {
+            Change::Fence(node) => (node, true),
+            Change::Unfence(node) => (node, false),
+        };
+        match metadata
+            .run(move |image| (fence(image, node, fenced), ()))
+            .await
+        {
+            Ok(_) if fenced => tracing::warn!(%node, "broker is silent, and fenced"),
+            Ok(_) => tracing::info!(%node, "broker is back, and unfenced"),
+            Err(error) => tracing::warn!(%node, %error, "broker cannot be fenced or unfenced"),
+        }
+    }
+}
+
+/// Replicas that had all of the metadata a moment ago, as its leader knows.
+pub fn caught_up(metadata: &MetadataService) -> BTreeSet<NodeId> {
+    let progress = match metadata.group().replication() {
+        Ok(progress) => progress,
+        Err(error) => {
+            tracing::warn!(%error, "the progress of the metadata's replicas is not known");
+            return BTreeSet::new();
+        }
+    };
+    let end = metadata.group().offsets().high_watermark.offset();
+    progress
+        .into_iter()
+        .filter(|replica| replica.matched >= end)
+        .map(|replica| replica.node)
+        .collect()
 }
 
 /// Has the leader of a partition hand it over, wherever it is.
@@ -226,10 +276,12 @@ pub async fn ask_to_hand_over(
     }
 }
 
-/// Gives a new cluster its name, on whichever voter leads first, and returns once there is one.
+/// Gives a new cluster its name, on whichever voter leads first, and returns once there is one. `named`
+/// are the records by which the metadata of a new cluster names its voters, if it does.
 pub async fn name_cluster(
     metadata: &MetadataService,
     voters: Vec<NodeId>,
+    named: Vec<MetadataRecord>,
     known: Option<String>,
 ) -> String {
     let name = known.unwrap_or_else(data_dir::random_id);
@@ -240,9 +292,12 @@ pub async fn name_cluster(
             return cluster.cluster_id.clone();
         }
         if leadership.borrow_and_update().is_ready_leader() {
-            let (name, voters) = (name.clone(), voters.clone());
-            let named = metadata.run(move |image| (found_cluster(image, &name, &voters), ()));
-            if let Err(error) = named.await {
+            let (name, voters, named) = (name.clone(), voters.clone(), named.clone());
+            let founded = metadata.run(move |image| {
+                let records = found_cluster(image, &name, &voters, &named);
+                (records, ())
+            });
+            if let Err(error) = founded.await {
                 tracing::debug!(%error, "the cluster is not named yet");
             }
         }

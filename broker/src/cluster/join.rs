@@ -3,11 +3,14 @@
 //! A voter whose disk was lost has forgotten what it voted for. If it came back as a fresh voter, two
 //! leaders could be elected in one term. So a voter that remembers no cluster first finds out whether
 //! there is one:
-//! - if most of the configured voters, itself among them, know of none, they found it together;
+//! - if most of the configured voters, itself among them, know of none, they found it together; so
+//!   does a controller that names nobody else, by itself;
 //! - otherwise the metadata leader decides. It knows the brokers with their data directories, and
 //!   refuses an old id on another disk.
 //!
-//! Until then this node answers that it is fresh, and gives no vote.
+//! Until then this node answers that it is fresh, and gives no vote. A node that was given an id twice is told from its
+//! namesake by the address that the configuration has for the id: it must lead to this process and to no other. Voters
+//! found nothing together unless they name the same ones.
 
 use std::time::Duration;
 
@@ -17,8 +20,9 @@ use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::NodeId;
 use tokio::time::Instant;
 
+use super::Controllers;
 use crate::peer::message::Join;
-use crate::peer::{PeerReply, PeerRequest, Peers};
+use crate::peer::{OwnAddress, PeerReply, PeerRequest, Peers};
 
 /// How long one node may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,6 +30,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
+/// How long a node that cannot reach itself waits for its namesake, if there is one, to be there.
+const NAMESAKE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How this node takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,11 +47,9 @@ pub enum Joined {
 
 /// Why this node cannot take part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("node {by} refuses this node: {reason}")]
+#[error("this node cannot take part: {reason}")]
 pub struct JoinRefused {
-    /// Who says so.
-    pub by: NodeId,
-    /// Why.
+    /// Why, as the metadata leader says, or who is at this node's address.
     pub reason: String,
 }
 
@@ -64,8 +68,9 @@ impl Round {
             Ok(PeerReply::Fresh) => self.fresh += 1,
             Ok(PeerReply::Welcome { cluster_id }) => self.welcome = Some(cluster_id),
             Ok(PeerReply::Refused { reason }) => {
-                self.refused = Some(JoinRefused { by: from, reason });
+                self.refused = Some(JoinRefused { reason });
             }
+            Ok(PeerReply::Disagrees { reason }) => self.silent.push(reason),
             // It follows a cluster whose leader has to say.
             Ok(_) => self
                 .silent
@@ -88,16 +93,38 @@ impl Round {
     }
 }
 
+/// Makes sure that nobody else is at this node's own address under its id.
+async fn look_for_namesake(peers: &Peers) -> Result<(), JoinRefused> {
+    let deadline = Instant::now() + NAMESAKE_PATIENCE;
+    loop {
+        match peers.look_at_own_address().await {
+            OwnAddress::LeadsHere => return Ok(()),
+            OwnAddress::LeadsElsewhere(reason) => {
+                return Err(JoinRefused { reason });
+            }
+            OwnAddress::Silent(why) if Instant::now() >= deadline => {
+                tracing::warn!(%why, "this node does not reach itself at its own address");
+                return Ok(());
+            }
+            OwnAddress::Silent(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
 /// Asks the other voters until it is clear how this one takes part.
 ///
 /// # Errors
-/// The metadata leader refuses this node.
+/// The metadata leader refuses this node, or there is another one with its id.
 pub async fn join(
     peers: &Peers,
     voters: &[NodeId],
     directory: Uuid,
 ) -> Result<Joined, JoinRefused> {
     let own = peers.local().node_id();
+    if let Some(decision) = Round::default().decide(voters.len()) {
+        return decision;
+    }
+    look_for_namesake(peers).await?;
     let request = PeerRequest::Join(Join {
         directory,
         voters: voters.to_vec(),
@@ -123,6 +150,27 @@ pub async fn join(
             told = Instant::now();
             let why = round.silent.join("; ");
             tracing::info!(%why, "waiting for most of the voters, or for the cluster's leader");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Asks to be let into a cluster that is there, whose voters `controllers` knows; its id.
+///
+/// # Errors
+/// The metadata leader refuses this node.
+pub async fn ask_in(controllers: &Controllers, directory: Uuid) -> Result<String, JoinRefused> {
+    let request = PeerRequest::Join(Join {
+        directory,
+        voters: Vec::new(),
+    });
+    loop {
+        match controllers.ask(&request, TOLD_EVERY).await {
+            Ok(PeerReply::Welcome { cluster_id }) => return Ok(cluster_id),
+            Ok(PeerReply::Refused { reason }) => return Err(JoinRefused { reason }),
+            // A voter that is about to found it.
+            Ok(_) => {}
+            Err(error) => tracing::info!(%error, "waiting for the cluster's leader"),
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -154,6 +202,25 @@ mod tests {
         assert_eq!(decide(vec![silent(), silent()]), None);
         let four = vec![Ok(PeerReply::Fresh), silent(), silent()];
         assert_eq!(decide(four), None);
+        assert_eq!(
+            Round::default().decide(1),
+            Some(Ok(Joined::Founding)),
+            "there is nobody to ask"
+        );
+    }
+
+    #[test]
+    fn who_names_other_voters_founds_nothing_with_this_one() {
+        let disagrees = || {
+            Ok(PeerReply::Disagrees {
+                reason: "other voters".to_owned(),
+            })
+        };
+        assert_eq!(decide(vec![disagrees(), disagrees()]), None);
+        assert_eq!(
+            decide(vec![disagrees(), Ok(PeerReply::Fresh)]),
+            Some(Ok(Joined::Founding))
+        );
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! The parts that a node among others has, and the order in which they come: the node serves the
-//! peer protocol, joins the metadata quorum or follows it, registers through its leader, and waits
-//! until its own metadata says so. Clients are served after that.
+//! peer protocol, finds the metadata quorum, founds it, joins it or follows it, registers through its
+//! leader, and waits until its own metadata says so. Clients are served after that.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, Offset};
 use odradek_raft::RaftNode;
-use tokio::sync::watch;
+use odradek_storage::disk::Disk;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::auto_join::auto_join;
+use super::checkpoints::PeerCheckpoints;
 use super::controllers::Controllers;
 use super::duties::{Duties, name_cluster};
 use super::join::{self, JoinRefused, Joined};
+use super::quorum::{self, Found};
 use super::service::{Answering, ClusterService, directory_uuid};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
@@ -22,7 +25,7 @@ use crate::context::BrokerContext;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::leading::{self, Supervisor, SupervisorOptions};
 use crate::metadata::controller::register_broker::Registration;
-use crate::metadata::image::MetadataImage;
+use crate::metadata::controller::voters::{ControllerRegistration, name_this_voter};
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metadata::topic_name::CLUSTER_METADATA;
 use crate::peer::message::Stop;
@@ -33,14 +36,17 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// How long a stop waits for the metadata leader.
 const STOP_ATTEMPT: Duration = Duration::from_secs(2);
 
+/// After how long without an answer the voters are searched for again.
+const SEARCH_AGAIN: Duration = Duration::from_secs(10);
+
 /// Why a node does not get into its cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The cluster does not want it.
     #[error(transparent)]
     Refused(#[from] JoinRefused),
-    /// The metadata leader does not register the broker.
-    #[error("this broker is not registered: {0}")]
+    /// The metadata leader does not register the node.
+    #[error("this node is not registered: {0}")]
     NotRegistered(String),
     /// The data directory is of a cluster, and what a voter must not forget is gone from it.
     #[error(
@@ -54,6 +60,12 @@ pub enum ClusterError {
         /// Its cluster.
         cluster: String,
     },
+    /// No other node is named, and this one cannot found a cluster.
+    #[error(
+        "all of controller.quorum.bootstrap.servers lead to this node, which has not the role \
+         controller"
+    )]
+    OnlyItself,
     /// The data directory cannot be made this cluster's.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
@@ -67,7 +79,21 @@ pub struct ClusterNode {
     peers: Arc<Peers>,
     service: Arc<ClusterService>,
     controllers: Arc<Controllers>,
+    /// Voters that every configuration names; none where the metadata says who votes.
     voters: Vec<NodeId>,
+    servers: Vec<PeerAddress>,
+}
+
+/// How this node takes part in the metadata.
+enum Place {
+    /// It makes the log, together with the voters that its configuration names.
+    Founder,
+    /// It votes, or has voted, in a cluster whose configurations name it.
+    Voter,
+    /// It is new to a cluster that is there, and does not vote yet.
+    Observer { cluster_id: String },
+    /// It has the log, or follows it as a broker.
+    Follower,
 }
 
 impl std::fmt::Debug for ClusterNode {
@@ -86,33 +112,41 @@ pub fn peers(config: &BrokerConfig, data_dir: &DataDir, incarnation: Uuid) -> Ar
         incarnation,
         data_dir.cluster_id(),
     );
-    let voters = config.cluster.voters.iter().map(|voter| {
+    let fixed = config.cluster.voters.iter().map(|voter| {
         let address = PeerAddress {
             host: voter.host.clone(),
             port: voter.port,
         };
         (voter.id, address)
     });
-    Peers::new(
-        local,
-        Arc::new(AddressBook::new(voters)),
-        config.peers.clone(),
-    )
+    // What the metadata has said counts before what a configuration says.
+    let remembered = quorum::remembered(data_dir.path());
+    let addresses = if remembered.is_empty() {
+        AddressBook::new(fixed)
+    } else {
+        AddressBook::new(remembered)
+    };
+    Peers::new(local, Arc::new(addresses), config.peers.clone())
 }
 
 impl ClusterNode {
     /// Begins to answer other nodes through `server`.
     pub fn new(config: &BrokerConfig, peers: Arc<Peers>, server: &PeerServer) -> Self {
-        let service = ClusterService::new(Arc::clone(peers.local()));
-        server.set_service(Arc::new(Answering(Arc::clone(&service))));
         let voters: Vec<NodeId> = config.cluster.voters.iter().map(|voter| voter.id).collect();
-        let controllers =
-            Controllers::new(Arc::clone(&peers), Arc::clone(&service), voters.clone());
+        let service = ClusterService::new(&peers, voters.clone());
+        server.set_service(Arc::new(Answering(Arc::clone(&service))));
+        let controllers = Controllers::new(Arc::clone(&peers), Arc::clone(&service));
+        let servers = config.cluster.bootstrap_servers.iter();
+        let servers = servers.map(|(host, port)| PeerAddress {
+            host: host.clone(),
+            port: *port,
+        });
         Self {
             peers,
             service,
             controllers,
             voters,
+            servers: servers.collect(),
         }
     }
 
@@ -121,54 +155,121 @@ impl ClusterNode {
         &self.controllers
     }
 
-    /// Opens the metadata log, after it is clear how this node takes part in it. A voter returns once
-    /// the cluster is there.
+    /// Opens the metadata log, after it is clear how this node takes part in it. Who founds the
+    /// cluster returns once it is there.
     pub async fn open_metadata(
         &self,
         raft: &RaftNode,
         config: &BrokerConfig,
         data_dir: &mut DataDir,
+        controller: &ControllerRegistration,
         clock: &Arc<dyn Clock>,
+        disk: &Arc<dyn Disk>,
     ) -> Result<Arc<MetadataService>, ClusterError> {
-        let is_voter = config.cluster.is_controller;
-        let founding = is_voter && self.take_part(data_dir).await? == Joined::Founding;
+        let place = self.take_place(config, data_dir).await?;
+        let is_founder = matches!(place, Place::Founder);
+        let (voters, named) = if config.cluster.has_fixed_voters() {
+            (self.voters.clone(), Vec::new())
+        } else {
+            (vec![config.node_id], name_this_voter(controller))
+        };
         let options = MetadataOptions {
             node_id: config.node_id,
             log_dir: config.data_dir.clone(),
-            voters: if is_voter {
-                self.voters.clone()
-            } else {
-                Vec::new()
+            voters: match place {
+                Place::Founder | Place::Voter => voters.clone(),
+                Place::Observer { .. } | Place::Follower => Vec::new(),
             },
-            bootstrap: founding,
+            bootstrap: is_founder,
             clock: Arc::clone(clock),
+            disk: Arc::clone(disk),
+            checkpoints: config.checkpoints,
+            source: Arc::new(PeerCheckpoints(Arc::clone(&self.peers))),
         };
         let metadata = MetadataService::open(raft, options).await?;
         self.service.set_metadata(Arc::clone(&metadata));
-        if is_voter {
-            let known = data_dir.cluster_id().map(str::to_owned);
-            let cluster_id = name_cluster(&metadata, self.voters.clone(), known).await;
-            self.belong_to(data_dir, &cluster_id)?;
+        match place {
+            Place::Founder | Place::Voter => {
+                let known = data_dir.cluster_id().map(str::to_owned);
+                let cluster_id = name_cluster(&metadata, voters, named, known).await;
+                self.belong_to(data_dir, &cluster_id)?;
+            }
+            Place::Observer { cluster_id } => self.belong_to(data_dir, &cluster_id)?,
+            Place::Follower => {}
         }
         Ok(metadata)
     }
 
-    async fn take_part(&self, data_dir: &mut DataDir) -> Result<Joined, ClusterError> {
+    async fn take_place(
+        &self,
+        config: &BrokerConfig,
+        data_dir: &DataDir,
+    ) -> Result<Place, ClusterError> {
+        let is_controller = config.cluster.is_controller;
+        let is_fixed = config.cluster.has_fixed_voters();
         if let Some(cluster) = data_dir.cluster_id() {
             let log = data_dir.path().join(format!("{CLUSTER_METADATA}-0"));
-            if !log.is_dir() {
+            if is_controller && !log.is_dir() {
                 return Err(ClusterError::MetadataLost {
                     path: data_dir.path().display().to_string(),
                     cluster: cluster.to_owned(),
                 });
             }
-            let cluster_id = cluster.to_owned();
-            return Ok(Joined::Invited { cluster_id });
+            return Ok(match is_controller && is_fixed {
+                true => Place::Voter,
+                false => Place::Follower,
+            });
         }
         let directory = directory_uuid(data_dir.directory_id());
-        let joined = join::join(&self.peers, &self.voters, directory).await?;
-        tracing::info!(?joined, "this node takes part in the metadata quorum");
-        Ok(joined)
+        let place = if is_fixed && is_controller {
+            match join::join(&self.peers, &self.voters, directory).await? {
+                Joined::Founding => Place::Founder,
+                Joined::Invited { cluster_id } => Place::Observer { cluster_id },
+            }
+        } else if is_fixed {
+            Place::Follower
+        } else {
+            self.find_place(is_controller, directory).await?
+        };
+        match &place {
+            Place::Founder => tracing::info!("this node founds a cluster"),
+            Place::Observer { cluster_id } => {
+                tracing::info!(cluster_id, "this controller follows the metadata");
+            }
+            Place::Voter | Place::Follower => {}
+        }
+        Ok(place)
+    }
+
+    /// The same where no configuration names the voters.
+    async fn find_place(
+        &self,
+        is_controller: bool,
+        directory: Uuid,
+    ) -> Result<Place, ClusterError> {
+        if self.servers.is_empty() {
+            return Ok(Place::Founder);
+        }
+        match quorum::find(&self.peers, &self.servers).await {
+            Found::NobodyElse if is_controller => Ok(Place::Founder),
+            Found::NobodyElse => Err(ClusterError::OnlyItself),
+            Found::Voters if is_controller => {
+                let cluster_id = self.be_let_in(directory).await?;
+                Ok(Place::Observer { cluster_id })
+            }
+            Found::Voters => Ok(Place::Follower),
+        }
+    }
+
+    async fn be_let_in(&self, directory: Uuid) -> Result<String, ClusterError> {
+        loop {
+            let asking = join::ask_in(&self.controllers, directory);
+            if let Ok(answer) = tokio::time::timeout(SEARCH_AGAIN, asking).await {
+                return Ok(answer?);
+            }
+            // The voters may be others by now.
+            quorum::find(&self.peers, &self.servers).await;
+        }
     }
 
     fn belong_to(&self, data_dir: &mut DataDir, cluster_id: &str) -> Result<(), ClusterError> {
@@ -196,23 +297,59 @@ impl ClusterNode {
             }
         };
         self.belong_to(data_dir, &registered.cluster_id)?;
-        let image = metadata.wait_for(registered.metadata_offset);
-        tokio::pin!(image);
-        loop {
-            match tokio::time::timeout(ATTEMPT, &mut image).await {
-                Ok(image) => {
-                    image?;
-                    return Ok(());
-                }
-                Err(_) => tracing::info!("waiting for the metadata of the cluster"),
-            }
-        }
+        wait_for_metadata(metadata, registered.metadata_offset).await
     }
 
-    /// Keeps the addresses of other nodes as the metadata has them.
-    pub fn follow_addresses(&self, images: watch::Receiver<Arc<MetadataImage>>) -> JoinHandle<()> {
+    /// Registers this controller and waits until its own metadata says so.
+    pub async fn register_controller(
+        &self,
+        metadata: &MetadataService,
+        registration: ControllerRegistration,
+    ) -> Result<(), ClusterError> {
+        let request = PeerRequest::RegisterController(registration);
+        let known = loop {
+            match self.controllers.ask(&request, ATTEMPT).await {
+                Ok(PeerReply::Committed { metadata_offset }) => break metadata_offset,
+                Ok(PeerReply::Refused { reason }) => {
+                    return Err(ClusterError::NotRegistered(reason));
+                }
+                Ok(other) => tracing::warn!(?other, "an unexpected answer to a registration"),
+                Err(error) => tracing::info!(%error, "waiting to be registered as a controller"),
+            }
+        };
+        wait_for_metadata(metadata, known).await
+    }
+
+    /// Keeps the addresses of other nodes as the metadata has them. A node whose voters no
+    /// configuration names asks for them until then.
+    pub fn follow_voters(
+        &self,
+        metadata: &MetadataService,
+        data_dir: &DataDir,
+    ) -> Vec<JoinHandle<()>> {
         let addresses = Arc::clone(self.peers.addresses());
-        tokio::spawn(follow_addresses(addresses, images))
+        let mut tasks = vec![tokio::spawn(quorum::follow_addresses(
+            addresses,
+            data_dir.path().to_owned(),
+            metadata.subscribe(),
+        ))];
+        if !self.servers.is_empty() && metadata.image().cluster().is_none() {
+            let (peers, servers) = (Arc::clone(&self.peers), self.servers.clone());
+            let mut images = metadata.subscribe();
+            tasks.push(tokio::spawn(async move {
+                let searching = async {
+                    loop {
+                        quorum::find(&peers, &servers).await;
+                        tokio::time::sleep(SEARCH_AGAIN).await;
+                    }
+                };
+                tokio::select! {
+                    () = searching => {}
+                    _ = images.wait_for(|image| image.cluster().is_some()) => {}
+                }
+            }));
+        }
+        tasks
     }
 
     /// Begins what goes on while the broker is there.
@@ -240,6 +377,11 @@ impl ClusterNode {
                 partitions: Arc::clone(&context.partitions),
             };
             tasks.push(tokio::spawn(duties.run()));
+        }
+        let cluster = &context.config.load().cluster;
+        if cluster.is_controller && cluster.joins_voters && !cluster.has_fixed_voters() {
+            let controllers = Arc::clone(&self.controllers);
+            tasks.push(tokio::spawn(auto_join(Arc::clone(context), controllers)));
         }
         tasks
     }
@@ -298,23 +440,16 @@ impl ClusterNode {
     }
 }
 
-async fn follow_addresses(
-    addresses: Arc<AddressBook>,
-    mut images: watch::Receiver<Arc<MetadataImage>>,
-) {
+async fn wait_for_metadata(metadata: &MetadataService, known: Offset) -> Result<(), ClusterError> {
+    let image = metadata.wait_for(known);
+    tokio::pin!(image);
     loop {
-        let image = Arc::clone(&images.borrow_and_update());
-        // The first endpoint of a registration is the one for other brokers.
-        addresses.set_registered(image.brokers().filter_map(|(id, broker)| {
-            let endpoint = broker.endpoints.first()?;
-            let address = PeerAddress {
-                host: endpoint.host.clone(),
-                port: endpoint.port,
-            };
-            Some((id, address))
-        }));
-        if images.changed().await.is_err() {
-            return;
+        match tokio::time::timeout(ATTEMPT, &mut image).await {
+            Ok(image) => {
+                image?;
+                return Ok(());
+            }
+            Err(_) => tracing::info!("waiting for the metadata of the cluster"),
         }
     }
 }

@@ -11,17 +11,25 @@ use futures_util::future::BoxFuture;
 use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::{NodeId, TopicId};
 
+use super::unclean::own_testimony;
 use crate::context::BrokerContext;
 use crate::dispatch;
 use crate::leading::{self, HandOverError};
-use crate::metadata::controller::leader_reports::apply_reports;
+use crate::metadata::checkpoint::CheckpointId;
+use crate::metadata::controller::leader_reports::{apply_reports, same_nodes};
 use crate::metadata::controller::register_broker::{
     Registration, check_newcomer, register_broker, stop_broker,
+};
+use crate::metadata::controller::unclean_elections::Testimony;
+use crate::metadata::controller::voters::{
+    ControllerRegistration, check_directory, register_controller,
 };
 use crate::metadata::refusal::Refusal;
 use crate::metadata::service::{Done, MetadataError, MetadataService};
 use crate::peer::message::{Forward, Forwarded, Join, LeaderReports, Registered, Stop};
-use crate::peer::{LocalNode, PeerIdentity, PeerReply, PeerRequest, PeerService};
+use crate::peer::{
+    AddressBook, LocalNode, PeerIdentity, PeerReply, PeerRequest, PeerService, Peers,
+};
 use odradek_raft::GroupKey;
 
 /// How long one change of the metadata group's members may take.
@@ -30,6 +38,9 @@ const MEMBERSHIP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3
 /// See the module.
 pub struct ClusterService {
     local: Arc<LocalNode>,
+    addresses: Arc<AddressBook>,
+    /// What this node's configuration names; none where it names none.
+    voters: Vec<NodeId>,
     metadata: OnceLock<Arc<MetadataService>>,
     broker: OnceLock<Arc<BrokerContext>>,
 }
@@ -42,9 +53,11 @@ impl fmt::Debug for ClusterService {
 
 impl ClusterService {
     /// A service that has no parts yet.
-    pub fn new(local: Arc<LocalNode>) -> Arc<Self> {
+    pub fn new(peers: &Peers, voters: Vec<NodeId>) -> Arc<Self> {
         Arc::new(Self {
-            local,
+            local: Arc::clone(peers.local()),
+            addresses: Arc::clone(peers.addresses()),
+            voters,
             metadata: OnceLock::new(),
             broker: OnceLock::new(),
         })
@@ -76,6 +89,38 @@ impl ClusterService {
             PeerRequest::Register(registration) => self.register(from, registration).await,
             PeerRequest::Join(join) => self.join(from, join).await,
             PeerRequest::Stop(stop) => self.stop(stop).await,
+            PeerRequest::RegisterController(registration) => {
+                self.register_controller(from, registration).await
+            }
+            PeerRequest::Quorum => match self.metadata.get() {
+                Some(_) => PeerReply::Quorum(self.addresses.voters()),
+                None => PeerReply::Busy,
+            },
+            PeerRequest::Broker(request) => self.answer_broker(request).await,
+            PeerRequest::Standing(group) => match self.broker.get() {
+                Some(broker) => match own_testimony(&broker.partitions, group) {
+                    Testimony::Stands(standing) => PeerReply::Standing(Some(standing)),
+                    Testimony::Nothing => PeerReply::Standing(None),
+                    Testimony::Silent => PeerReply::Busy,
+                },
+                None => PeerReply::Busy,
+            },
+            PeerRequest::Checkpoint { wanted, position } => self.checkpoint(wanted, position).await,
+        }
+    }
+
+    async fn checkpoint(&self, wanted: Option<CheckpointId>, position: u64) -> PeerReply {
+        let Some(metadata) = self.metadata.get() else {
+            return PeerReply::Busy;
+        };
+        match metadata.checkpoints().piece(wanted, position).await {
+            Ok(Some(piece)) => PeerReply::Checkpoint(piece),
+            Ok(None) => PeerReply::Refused {
+                reason: "there is no such checkpoint of the metadata".to_owned(),
+            },
+            Err(error) => PeerReply::Refused {
+                reason: error.to_string(),
+            },
         }
     }
 
@@ -87,6 +132,22 @@ impl ClusterService {
             return not_controller(&broker.metadata);
         }
         match dispatch::answer_forwarded(broker, forward).await {
+            Ok(body) => PeerReply::Forwarded(Forwarded {
+                body,
+                metadata_offset: broker.metadata.image().next_offset(),
+            }),
+            Err(error) => PeerReply::Refused {
+                reason: error.to_string(),
+            },
+        }
+    }
+
+    /// Another broker asks this one, whoever leads the metadata.
+    async fn answer_broker(&self, request: Forward) -> PeerReply {
+        let Some(broker) = self.broker.get() else {
+            return PeerReply::Busy;
+        };
+        match dispatch::answer_broker(broker, request).await {
             Ok(body) => PeerReply::Forwarded(Forwarded {
                 body,
                 metadata_offset: broker.metadata.image().next_offset(),
@@ -173,22 +234,59 @@ impl ClusterService {
         })
     }
 
+    async fn register_controller(
+        &self,
+        from: NodeId,
+        registration: ControllerRegistration,
+    ) -> PeerReply {
+        let Some(metadata) = self.metadata.get() else {
+            return PeerReply::Busy;
+        };
+        let node = registration.controller_id;
+        if node != from {
+            return PeerReply::Refused {
+                reason: format!("node {from} is not controller {node}"),
+            };
+        }
+        if metadata.is_leading() && metadata.image().cluster().is_none() {
+            // The leader is about to give the cluster its name.
+            return PeerReply::Busy;
+        }
+        let registered =
+            metadata.run(
+                move |image| match register_controller(image, &registration) {
+                    Ok(records) => (records, Ok(())),
+                    Err(refusal) => (Vec::new(), Err(refusal)),
+                },
+            );
+        let registered = registered.await;
+        if let Ok(Done {
+            value: Err(refusal),
+            ..
+        }) = &registered
+        {
+            tracing::warn!(%node, %refusal, "a controller is not registered");
+        }
+        committed(metadata, registered)
+    }
+
     /// A node that has never been in a cluster asks. See [`super::join`].
     async fn join(&self, from: NodeId, join: Join) -> PeerReply {
         let known = self.local.cluster_id();
         let Some(metadata) = self.metadata.get() else {
             return match known {
-                None => PeerReply::Fresh,
+                None => self.fresh(from, &join),
                 Some(_) => PeerReply::Busy,
             };
         };
         let is_founded = known.is_some() || metadata.image().cluster().is_some();
         if !is_founded && !metadata.is_leading() {
-            return PeerReply::Fresh;
+            return self.fresh(from, &join);
         }
+        let asked = join.clone();
         let checked = metadata.run(move |image| {
             let cluster = image.cluster().map(|cluster| cluster.cluster_id.clone());
-            let checked = check_newcomer(image, from, join.directory, &join.voters);
+            let checked = check_newcomer(image, from, asked.directory, &asked.voters);
             (Vec::new(), checked.map(|()| cluster))
         });
         let cluster_id = match checked.await {
@@ -198,12 +296,17 @@ impl ClusterService {
             }) => cluster_id,
             Ok(Done {
                 value: Ok(None), ..
-            }) => return PeerReply::Fresh,
+            }) => return self.fresh(from, &join),
             Ok(Done {
                 value: Err(refusal),
                 ..
             }) => return refused(&refusal),
-            Err(error) => return failed(metadata, &error),
+            Err(error) => {
+                // The leader decides, whom a node that names other voters may never ask.
+                return self
+                    .disagreement(from, &join)
+                    .unwrap_or_else(|| failed(metadata, &error));
+            }
         };
         // It holds nothing, so it must not count among those who have what is committed: it learns
         // first, and votes when it has caught up.
@@ -223,6 +326,25 @@ impl ClusterService {
         PeerReply::Welcome { cluster_id }
     }
 
+    /// The answer of a node that has never been in a cluster. Whoever names other voters would found another one, and
+    /// the two could have leaders at the same time that never hear of each other.
+    fn fresh(&self, from: NodeId, join: &Join) -> PeerReply {
+        self.disagreement(from, join).unwrap_or(PeerReply::Fresh)
+    }
+
+    /// What to say to a node that names other voters than this node's configuration.
+    fn disagreement(&self, from: NodeId, join: &Join) -> Option<PeerReply> {
+        let both_name = !join.voters.is_empty() && !self.voters.is_empty();
+        (both_name && !same_nodes(&join.voters, &self.voters)).then(|| PeerReply::Disagrees {
+            reason: format!(
+                "node {from} names the voters {:?}, node {} names {:?}",
+                numbers(&join.voters),
+                self.local.node_id(),
+                numbers(&self.voters)
+            ),
+        })
+    }
+
     async fn stop(&self, stop: Stop) -> PeerReply {
         let Some(metadata) = self.metadata.get() else {
             return PeerReply::Busy;
@@ -233,6 +355,10 @@ impl ClusterService {
         });
         committed(metadata, stopped.await)
     }
+}
+
+fn numbers(nodes: &[NodeId]) -> Vec<i32> {
+    nodes.iter().map(|node| node.get()).collect()
 }
 
 fn committed(
@@ -270,6 +396,7 @@ fn failed(metadata: &MetadataService, error: &MetadataError) -> PeerReply {
         MetadataError::Encode(_)
         | MetadataError::Batch(_)
         | MetadataError::NotReplayable(_)
+        | MetadataError::Checkpoints(_)
         | MetadataError::Unreadable(_) => PeerReply::Refused {
             reason: error.to_string(),
         },
@@ -283,7 +410,7 @@ fn not_controller(metadata: &MetadataService) -> PeerReply {
 }
 
 /// The id of a data directory as the metadata has it.
-pub(super) fn directory_uuid(id: &str) -> Uuid {
+pub(crate) fn directory_uuid(id: &str) -> Uuid {
     TopicId::parse(id).map_or(Uuid::ZERO, Uuid::from)
 }
 
@@ -301,15 +428,17 @@ impl PeerService for Answering {
         let Some(metadata) = self.0.metadata() else {
             return Ok(());
         };
-        let image = metadata.image();
-        let Some(known) = image.broker(node.node_id) else {
-            return Ok(());
-        };
-        let directory = directory_uuid(&node.directory_id);
         // One that has never been in the cluster is told by the answer to its first question.
-        if node.cluster_id.is_none() || known.log_dirs.is_empty() {
+        if node.cluster_id.is_none() {
             return Ok(());
         }
+        let image = metadata.image();
+        let directory = directory_uuid(&node.directory_id);
+        check_directory(&image, node.node_id, directory).map_err(|error| error.to_string())?;
+        let known = image.broker(node.node_id);
+        let Some(known) = known.filter(|known| !known.log_dirs.is_empty()) else {
+            return Ok(());
+        };
         if known.log_dirs.contains(&directory) {
             return Ok(());
         }

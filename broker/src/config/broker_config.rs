@@ -10,8 +10,13 @@ use odradek_protocol::ids::NodeId;
 use super::cluster::ClusterConfig;
 use super::key::InvalidValue;
 use super::listeners::{self, Endpoint};
+use super::metadata_keys::checkpoint_rules;
 use super::replication_keys::RACK_AWARE_SELECTOR;
+use super::transaction_keys::TransactionsConfig;
 use super::values::Layers;
+use crate::groups::consumer::assignors::Assignor;
+use crate::groups::consumer::{BoundedMs, GroupSettings, MigrationPolicy};
+use crate::metadata::checkpoint::keeper::CheckpointRules;
 use crate::peer::PeerLimits;
 use crate::topic_config::TopicDefaults;
 
@@ -86,6 +91,10 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval: Duration,
     /// Settings of consumer groups and committed offsets.
     pub groups: GroupsConfig,
+    /// Settings of transactions.
+    pub transactions: TransactionsConfig,
+    /// When the metadata is written down.
+    pub checkpoints: CheckpointRules,
     /// Settings of the replicas of partitions.
     pub replication: ReplicationConfig,
     /// Bounds of what goes on between nodes.
@@ -107,6 +116,8 @@ pub struct ReplicationConfig {
     pub controlled_shutdown_timeout: Duration,
     /// `odradek.leader.report.max.partitions`.
     pub report_partitions: usize,
+    /// `odradek.unclean.leader.election.wait.ms`.
+    pub unclean_wait: Duration,
 }
 
 impl ReplicationConfig {
@@ -117,6 +128,7 @@ impl ReplicationConfig {
             rack_aware_reads: selector.is_some_and(|name| name == RACK_AWARE_SELECTOR),
             controlled_shutdown_timeout: millis(layers, "odradek.controlled.shutdown.timeout.ms")?,
             report_partitions: layers.required("odradek.leader.report.max.partitions")?,
+            unclean_wait: millis(layers, "odradek.unclean.leader.election.wait.ms")?,
         })
     }
 }
@@ -159,6 +171,8 @@ pub struct GroupsConfig {
     pub max_session_timeout: Duration,
     /// `group.max.size`.
     pub max_size: usize,
+    /// `group.consumer.*`.
+    pub consumer: GroupSettings,
     /// `odradek.groups.member.bytes`.
     pub member_bytes: usize,
     /// `offsets.topic.num.partitions`.
@@ -187,7 +201,7 @@ impl BrokerConfig {
             cluster,
             rack: layers.optional("broker.rack")?,
             data_dir: data_dir(layers)?,
-            advertised: advertised(layers, &listeners)?,
+            advertised: advertised(layers)?,
             listeners,
             listen_backlog: layers.required("socket.listen.backlog.size")?,
             socket_receive_buffer_bytes: unless_negative(layers, "socket.receive.buffer.bytes")?,
@@ -221,6 +235,8 @@ impl BrokerConfig {
                 "producer.id.expiration.check.interval.ms",
             )?,
             groups: GroupsConfig::from_layers(layers)?,
+            transactions: TransactionsConfig::from_layers(layers)?,
+            checkpoints: checkpoint_rules(layers)?,
             replication: ReplicationConfig::from_layers(layers)?,
             peers: PeerLimits::from_layers(layers)?,
             http_listener: http_listener(layers)?,
@@ -259,6 +275,7 @@ impl GroupsConfig {
             min_session_timeout: millis(layers, "group.min.session.timeout.ms")?,
             max_session_timeout: millis(layers, "group.max.session.timeout.ms")?,
             max_size: layers.required("group.max.size")?,
+            consumer: consumer_groups(layers)?,
             member_bytes: layers.required("odradek.groups.member.bytes")?,
             offsets_topic_partitions: layers.required("offsets.topic.num.partitions")?,
             offsets_topic_replication_factor: replication_factor(
@@ -283,6 +300,77 @@ impl GroupsConfig {
         }
         Ok(config)
     }
+}
+
+/// `group.consumer.*`, and what they must be together.
+fn consumer_groups(layers: &Layers) -> Result<GroupSettings, InvalidValue> {
+    let bounded = |what: &str| {
+        let key = |bound: &str| format!("group.consumer.{bound}{what}.ms");
+        let of = BoundedMs {
+            default: layers.required(&key(""))?,
+            min: layers.required(&key("min."))?,
+            max: layers.required(&key("max."))?,
+        };
+        if of.min > of.max {
+            let reason = format!("it is above {}", key("max."));
+            return Err(refused(layers, &key("min."), reason));
+        }
+        if !(of.min..=of.max).contains(&of.default) {
+            let reason = format!("it is not between {} and {}", key("min."), key("max."));
+            return Err(refused(layers, &key(""), reason));
+        }
+        Ok(of)
+    };
+    let settings = GroupSettings {
+        session_timeout_ms: bounded("session.timeout")?,
+        heartbeat_interval_ms: bounded("heartbeat.interval")?,
+        assignment_interval_ms: bounded("assignment.interval")?,
+        max_size: layers.required("group.consumer.max.size")?,
+        assignors: assignors(layers)?,
+        migration_policy: migration_policy(layers)?,
+        regex_refresh_interval_ms: layers.required("group.consumer.regex.refresh.interval.ms")?,
+    };
+    if settings.heartbeat_interval_ms.default >= settings.session_timeout_ms.default {
+        let reason = "it is not below group.consumer.session.timeout.ms";
+        return Err(refused(
+            layers,
+            "group.consumer.heartbeat.interval.ms",
+            reason,
+        ));
+    }
+    Ok(settings)
+}
+
+fn assignors(layers: &Layers) -> Result<Vec<Assignor>, InvalidValue> {
+    const KEY: &str = "group.consumer.assignors";
+    let names = layers.text(KEY)?;
+    let mut assignors = Vec::new();
+    for name in names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+    {
+        match Assignor::from_name(name) {
+            Some(assignor) if assignors.contains(&assignor) => {
+                return Err(refused(layers, KEY, format!("{name} is named twice")));
+            }
+            Some(assignor) => assignors.push(assignor),
+            None => return Err(refused(layers, KEY, format!("there is no assignor {name}"))),
+        }
+    }
+    match assignors.is_empty() {
+        true => Err(refused(layers, KEY, "there must be one")),
+        false => Ok(assignors),
+    }
+}
+
+fn migration_policy(layers: &Layers) -> Result<MigrationPolicy, InvalidValue> {
+    const KEY: &str = "group.consumer.migration.policy";
+    let name = layers.text(KEY)?;
+    MigrationPolicy::from_name(&name).ok_or_else(|| {
+        let names = MigrationPolicy::NAMES.join(", ");
+        refused(layers, KEY, format!("it is none of {names}"))
+    })
 }
 
 pub(super) fn refused(layers: &Layers, name: &str, reason: impl Into<String>) -> InvalidValue {
@@ -316,7 +404,7 @@ fn unless_negative<T: TryFrom<i64>>(
     }
 }
 
-fn replication_factor(layers: &Layers, name: &str) -> Result<i16, InvalidValue> {
+pub(super) fn replication_factor(layers: &Layers, name: &str) -> Result<i16, InvalidValue> {
     let factor: i32 = layers.required(name)?;
     i16::try_from(factor).map_err(|_| refused(layers, name, "it is too large"))
 }
@@ -417,10 +505,7 @@ fn check_protocol(
     Err(refused(layers, "listeners", reason))
 }
 
-fn advertised(
-    layers: &Layers,
-    served: &[Endpoint],
-) -> Result<HashMap<String, Endpoint>, InvalidValue> {
+fn advertised(layers: &Layers) -> Result<HashMap<String, Endpoint>, InvalidValue> {
     let name = "advertised.listeners";
     let Some(value) = layers.get(name) else {
         return Ok(HashMap::new());
@@ -440,7 +525,6 @@ fn advertised(
     }
     Ok(endpoints
         .into_iter()
-        .filter(|endpoint| served.iter().any(|one| one.name == endpoint.name))
         .map(|endpoint| (endpoint.name.clone(), endpoint))
         .collect())
 }
@@ -488,7 +572,7 @@ mod tests {
         ])
         .expect("understood");
         assert_eq!(config.listeners.len(), 1);
-        assert_eq!(config.advertised.len(), 1);
+        assert_eq!(config.advertised.len(), 2);
         assert_eq!(config.data_dir, PathBuf::from("/data"));
     }
 

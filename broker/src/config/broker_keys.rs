@@ -10,8 +10,10 @@ use super::key::Importance::{High, Low};
 use super::key::KeySpec;
 use super::key::UpdateMode::ClusterWide;
 use super::listeners;
+use super::metadata_keys::METADATA;
 use super::peer_keys::PEERS;
 use super::replication_keys::REPLICATION;
+use super::transaction_keys::TRANSACTIONS;
 
 /// Values of `compression.type`.
 pub(crate) const COMPRESSION_TYPES: &[&str] =
@@ -37,8 +39,10 @@ pub static SECTIONS: &[(&str, &[KeySpec])] = &[
     ("Logs (defaults of topic settings)", LOGS),
     ("Replication", REPLICATION),
     ("Nodes among themselves", PEERS),
+    ("Metadata", METADATA),
     ("Producers", PRODUCERS),
     ("Consumer groups and offsets", GROUPS),
+    ("Transactions", TRANSACTIONS),
     ("Observability", OBSERVABILITY),
 ];
 
@@ -89,14 +93,35 @@ static NODE: &[KeySpec] = &[
         .importance(High)
         .doc(
             "Voters of the metadata quorum as `id@host:port`, the same list on every node: every node \
-             with the role `controller`, with the address of its controller listener. A node with both \
-             roles that names nobody but itself is a cluster of one.",
+             with the role `controller`, with the address of its controller listener. They are fixed: \
+             `kraft.version` is 0. Without this key the metadata says who votes, and voters can be added \
+             and removed; what this key says then counts for nothing in a cluster whose `kraft.version` \
+             has been raised to 1.",
+        ),
+    KeySpec::new("controller.quorum.bootstrap.servers", List)
+        .allowed(Checked(
+            listeners::check_servers,
+            "a list of `host:port`",
+        ))
+        .importance(High)
+        .doc(
+            "Controller listeners, as `host:port`, at which a node asks who votes on the metadata. One \
+             that answers is enough. A controller that is in no cluster makes one only if all of them \
+             are itself, or if it names neither these nor voters; otherwise it waits until one of them \
+             answers, follows the metadata, and votes once it has been added.",
+        ),
+    KeySpec::new("controller.quorum.auto.join.enable", Boolean)
+        .default("false")
+        .doc(
+            "Whether a controller adds itself to the voters that the metadata names once it has the \
+             metadata, as `kafka-metadata-quorum.sh add-controller` would.",
         ),
     KeySpec::new("controller.listener.names", List)
         .importance(High)
         .doc(
-            "Listeners by which other nodes reach this controller. In a cluster of one they are \
-             accepted and not opened: nobody needs them.",
+            "Listeners by which other nodes reach this controller, and tools with \
+             `--bootstrap-controller`. A node with both roles and none of them is a cluster of its own \
+             that nobody can join.",
         ),
     KeySpec::new("broker.session.timeout.ms", Int)
         .default("9000")
@@ -214,8 +239,9 @@ static NETWORK: &[KeySpec] = &[
     KeySpec::new("connections.max.idle.ms", Long)
         .default("600000")
         .doc(
-            "A connection on which nothing has moved for this long, and for which the broker does \
-             nothing, is closed. A negative value never closes.",
+            "A connection on which nothing has moved for this long is closed, also while a request \
+             of it waits. A client that has closed its side is waited for half a minute at most. A \
+             negative value never closes.",
         ),
 ];
 
@@ -459,8 +485,8 @@ static LOGS: &[KeySpec] = &[
         .update(ClusterWide)
         .importance(High)
         .doc(
-            "Default of the topic setting of the same name. Accepted and shown: a replica that lacks \
-             committed records is never elected.",
+            "Default of the topic setting of the same name: whether a partition that has lost most of \
+             its voters goes on with one that may lack acknowledged records.",
         ),
     KeySpec::new("log.cleaner.delete.retention.ms", Long)
         .default("86400000")
@@ -535,6 +561,66 @@ static GROUPS: &[KeySpec] = &[
         .default("2147483647")
         .at_least(1)
         .doc("Most members of a group."),
+    KeySpec::new("group.consumer.session.timeout.ms", Int)
+        .default("45000")
+        .at_least(1)
+        .doc("How long a member of a consumer group may be silent, unless its group has its own."),
+    KeySpec::new("group.consumer.min.session.timeout.ms", Int)
+        .default("45000")
+        .at_least(1)
+        .doc("Shortest session timeout that a consumer group may be given."),
+    KeySpec::new("group.consumer.max.session.timeout.ms", Int)
+        .default("60000")
+        .at_least(1)
+        .doc("Longest session timeout that a consumer group may be given."),
+    KeySpec::new("group.consumer.heartbeat.interval.ms", Int)
+        .default("5000")
+        .at_least(1)
+        .doc("How often a member of a consumer group is to be heard of, unless its group has its own."),
+    KeySpec::new("group.consumer.min.heartbeat.interval.ms", Int)
+        .default("5000")
+        .at_least(1)
+        .doc("Shortest heartbeat interval that a consumer group may be given."),
+    KeySpec::new("group.consumer.max.heartbeat.interval.ms", Int)
+        .default("15000")
+        .at_least(1)
+        .doc("Longest heartbeat interval that a consumer group may be given."),
+    KeySpec::new("group.consumer.assignment.interval.ms", Int)
+        .default("1000")
+        .at_least(0)
+        .doc(
+            "How long after a consumer group was assigned its partitions it is assigned them anew at \
+             the earliest, so that changes which come together make one assignment.",
+        ),
+    KeySpec::new("group.consumer.min.assignment.interval.ms", Int)
+        .default("0")
+        .at_least(0)
+        .doc("Shortest assignment interval that a consumer group may be given."),
+    KeySpec::new("group.consumer.max.assignment.interval.ms", Int)
+        .default("15000")
+        .at_least(0)
+        .doc("Longest assignment interval that a consumer group may be given."),
+    KeySpec::new("group.consumer.max.size", Int)
+        .default("2147483647")
+        .at_least(1)
+        .doc("Most members of a consumer group."),
+    KeySpec::new("group.consumer.assignors", List)
+        .default("uniform,range")
+        .doc(
+            "The assignors that members of consumer groups may choose from, the first for those who \
+             do not. There are `uniform` and `range`.",
+        ),
+    KeySpec::new("group.consumer.migration.policy", Text)
+        .default("bidirectional")
+        .doc(
+            "Which way a group with members may go between the classic and the consumer protocol: \
+             `bidirectional`, `upgrade`, `downgrade` or `disabled`. A group without members may \
+             always go.",
+        ),
+    KeySpec::new("group.consumer.regex.refresh.interval.ms", Int)
+        .default("600000")
+        .at_least(10_000)
+        .doc("How long the topics that a regular expression of a consumer group matched are good for."),
     KeySpec::new("odradek.groups.member.bytes", Long)
         .default("134217728")
         .at_least(65_536)

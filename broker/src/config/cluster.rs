@@ -2,6 +2,7 @@
 //! reach one another through.
 //!
 //! Without a file a node is a cluster of its own: both roles, one voter, no listener but its clients'.
+//! With a listener for controllers it is the first of a cluster that may grow.
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::listeners::{self, Endpoint};
 use super::values::Layers;
 
 const VOTERS: &str = "controller.quorum.voters";
+const BOOTSTRAP_SERVERS: &str = "controller.quorum.bootstrap.servers";
 const ROLES: &str = "process.roles";
 const CONTROLLER_LISTENERS: &str = "controller.listener.names";
 
@@ -34,8 +36,12 @@ pub struct ClusterConfig {
     pub is_broker: bool,
     /// Whether `process.roles` has `controller`: the node is a voter of the metadata quorum.
     pub is_controller: bool,
-    /// `controller.quorum.voters`. Empty when the node is a cluster of its own.
+    /// `controller.quorum.voters`: voters that never change. Empty where the metadata says who votes.
     pub voters: Vec<Voter>,
+    /// `controller.quorum.bootstrap.servers`: hosts and ports at which the voters are asked for.
+    pub bootstrap_servers: Vec<(String, u16)>,
+    /// `controller.quorum.auto.join.enable`.
+    pub joins_voters: bool,
     /// Listeners of `controller.listener.names`, if other nodes may come through them.
     pub controller_listeners: Vec<Endpoint>,
     /// Name of the listener through which other nodes reach this broker, in upper case.
@@ -53,7 +59,21 @@ pub struct ClusterConfig {
 impl ClusterConfig {
     /// Whether there are no other nodes and never will be in this process's life.
     pub fn is_alone(&self) -> bool {
-        self.voters.is_empty()
+        self.is_broker
+            && self.is_controller
+            && self.controller_listeners.is_empty()
+            && self.bootstrap_servers.is_empty()
+            && self.voters.len() <= 1
+    }
+
+    /// Whether the voters of the metadata quorum are those that every configuration names.
+    pub fn has_fixed_voters(&self) -> bool {
+        !self.voters.is_empty()
+    }
+
+    /// Whether this node names nobody else, and so makes the cluster if it is in none.
+    pub fn names_nobody(&self) -> bool {
+        self.voters.len() <= 1 && self.bootstrap_servers.is_empty()
     }
 
     /// Reads the keys, and checks what they say together. `for_clients` are the listeners that are
@@ -67,9 +87,11 @@ impl ClusterConfig {
         let roles = layers.list(ROLES);
         let is_broker = roles.iter().any(|role| role == "broker");
         let is_controller = roles.iter().any(|role| role == "controller");
-        let given = given_voters(layers)?;
-        check_roles(layers, node, is_controller, &given)?;
-        let is_alone = is_broker && is_controller && given.len() <= 1;
+        let voters = given_voters(layers)?;
+        let bootstrap_servers = bootstrap_servers(layers)?;
+        check_roles(layers, node, &voters, &bootstrap_servers)?;
+        let is_alone =
+            is_broker && is_controller && voters.len() <= 1 && bootstrap_servers.is_empty();
         if is_broker && for_clients.is_empty() {
             return Err(refused(layers, "listeners", "none of them is for clients"));
         }
@@ -92,13 +114,19 @@ impl ClusterConfig {
         Ok(Self {
             is_broker,
             is_controller,
-            voters: if is_alone { Vec::new() } else { given },
-            controller_listeners: if is_alone || !is_controller {
-                Vec::new()
-            } else {
+            voters,
+            bootstrap_servers,
+            joins_voters: layers.required("controller.quorum.auto.join.enable")?,
+            controller_listeners: if is_controller {
                 for_controllers
+            } else {
+                Vec::new()
             },
-            inter_broker_listener: inter_broker_listener(layers, for_clients)?,
+            inter_broker_listener: match is_broker {
+                true => inter_broker_listener(layers, for_clients)?,
+                // What files for brokers and controllers have in common says it too.
+                false => String::new(),
+            },
             session_timeout: millis(layers, "broker.session.timeout.ms")?,
             controlled_shutdown: layers.required("controlled.shutdown.enable")?,
             rebalance_leaders: layers.required("auto.leader.rebalance.enable")?,
@@ -140,15 +168,28 @@ fn given_voters(layers: &Layers) -> Result<Vec<Voter>, InvalidValue> {
     Ok(voters)
 }
 
+fn bootstrap_servers(layers: &Layers) -> Result<Vec<(String, u16)>, InvalidValue> {
+    layers
+        .list(BOOTSTRAP_SERVERS)
+        .iter()
+        .map(|server| {
+            listeners::split_address(server)
+                .map_err(|reason| refused(layers, BOOTSTRAP_SERVERS, reason))
+        })
+        .collect()
+}
+
 fn check_roles(
     layers: &Layers,
     node: i32,
-    is_controller: bool,
     voters: &[Voter],
+    bootstrap_servers: &[(String, u16)],
 ) -> Result<(), InvalidValue> {
-    if layers.list(ROLES).is_empty() {
+    let roles = layers.list(ROLES);
+    if roles.is_empty() {
         return Err(refused(layers, ROLES, "a node needs a role"));
     }
+    let is_controller = roles.iter().any(|role| role == "controller");
     let is_voter = voters.iter().any(|voter| voter.id.get() == node);
     if is_controller && !voters.is_empty() && !is_voter {
         let reason =
@@ -159,11 +200,12 @@ fn check_roles(
         let reason = format!("node {node} is a voter and has not the role controller");
         return Err(refused(layers, ROLES, reason));
     }
-    if voters.is_empty() && !is_controller {
+    if voters.is_empty() && bootstrap_servers.is_empty() && !is_controller {
         return Err(refused(
             layers,
             ROLES,
-            "a node without the role controller needs controller.quorum.voters, to find the cluster",
+            "a node without the role controller needs controller.quorum.bootstrap.servers or \
+             controller.quorum.voters, to find the cluster",
         ));
     }
     Ok(())
@@ -220,9 +262,28 @@ mod tests {
         let cluster = with(&[]).expect("the defaults");
         assert!(cluster.is_alone() && cluster.is_broker && cluster.is_controller);
         assert!(cluster.controller_listeners.is_empty());
-        let one = with(&[(VOTERS, "1@h:9093"), BOTH_LISTENERS, CONTROLLER, PROTOCOLS]);
-        let one = one.expect("one voter");
-        assert!(one.is_alone() && one.controller_listeners.is_empty());
+        assert!(!cluster.has_fixed_voters());
+    }
+
+    #[test]
+    fn a_listener_for_controllers_makes_a_node_the_first_of_several() {
+        let fixed = with(&[(VOTERS, "1@h:9093"), BOTH_LISTENERS, CONTROLLER, PROTOCOLS]);
+        let fixed = fixed.expect("one voter");
+        assert!(!fixed.is_alone() && fixed.has_fixed_voters() && fixed.names_nobody());
+        let growing = with(&[BOTH_LISTENERS, CONTROLLER, PROTOCOLS]).expect("no voters");
+        assert!(!growing.is_alone() && !growing.has_fixed_voters() && growing.names_nobody());
+        assert_eq!(growing.controller_listeners.len(), 1);
+        let joining = with(&[
+            (BOOTSTRAP_SERVERS, "a:9093,[::1]:9094"),
+            BOTH_LISTENERS,
+            CONTROLLER,
+            PROTOCOLS,
+        ]);
+        let joining = joining.expect("bootstrap servers");
+        assert!(!joining.names_nobody() && !joining.is_alone());
+        assert_eq!(joining.bootstrap_servers[1], ("::1".to_owned(), 9094));
+        let broker = with(&[(ROLES, "broker"), (BOOTSTRAP_SERVERS, "a:9093")]);
+        assert!(broker.expect("a broker").controller_listeners.is_empty());
     }
 
     #[test]
@@ -244,6 +305,7 @@ mod tests {
             (ROLES, "controller"),
             VOTERS_OF_THREE,
             ("listeners", "CONTROLLER://:9093"),
+            ("inter.broker.listener.name", "PLAINTEXT"),
             CONTROLLER,
             PROTOCOLS,
         ]);
@@ -274,6 +336,8 @@ mod tests {
             (&[(VOTERS, "1@a:1,1@b:1")], VOTERS),
             (&[(VOTERS, "1@a:1,2@a:1")], VOTERS),
             (&[VOTERS_OF_THREE], CONTROLLER_LISTENERS),
+            (&[(BOOTSTRAP_SERVERS, "a:9093")], CONTROLLER_LISTENERS),
+            (&[(BOOTSTRAP_SERVERS, "a")], BOOTSTRAP_SERVERS),
             (&[(ROLES, "broker"), VOTERS_OF_THREE], ROLES),
             (&[(ROLES, "controller")], "listeners"),
             (

@@ -101,6 +101,27 @@ fn topic_entry(
     entry(&key.spec, value.map(str::to_owned), synonyms, false)
 }
 
+/// A setting of a group whose own settings are `own`; `synonym` is the broker's key for all groups.
+pub(super) fn group_entry(
+    key: &KeySpec,
+    synonym: &str,
+    layers: &Layers,
+    own: &Settings,
+) -> ConfigEntry {
+    let set = own.get(key.name);
+    let mut synonyms: Vec<ConfigSynonym> = set
+        .map(|value| ConfigSynonym {
+            name: key.name,
+            value: shown(key, value),
+            source: ConfigSource::DynamicGroup,
+        })
+        .into_iter()
+        .collect();
+    synonyms.extend(broker_synonyms(layers, synonym));
+    let value = set.map(String::as_str).or_else(|| layers.get(synonym));
+    entry(key, value.map(str::to_owned), synonyms, false)
+}
+
 fn entry(
     key: &KeySpec,
     value: Option<String>,

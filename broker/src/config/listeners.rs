@@ -156,6 +156,11 @@ pub fn parse_voters(value: &str) -> Result<Vec<(i32, String, u16)>, String> {
         .collect()
 }
 
+/// Checks `controller.quorum.bootstrap.servers`.
+pub(super) fn check_servers(value: &str) -> Result<(), String> {
+    list_elements(value).try_for_each(|server| split_address(server).map(|_| ()))
+}
+
 pub(super) fn check_voters(value: &str) -> Result<(), String> {
     parse_voters(value).map(|_| ())
 }

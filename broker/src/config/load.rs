@@ -10,9 +10,6 @@ use super::key::{ConfigKind, InvalidValue, KeySpec};
 use super::values::{Layers, Settings};
 use super::{broker_keys, foreign_keys, properties, spelling};
 
-const BOOTSTRAP_SERVERS: &str = "controller.quorum.bootstrap.servers";
-const VOTERS: &str = "controller.quorum.voters";
-
 /// Where a setting stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -101,10 +98,11 @@ pub struct Loaded {
 pub fn load(file: Option<&Path>, overrides: &[String]) -> Result<Loaded, LoadError> {
     let mut given: Vec<(String, String, Origin)> = Vec::new();
     if let Some(path) = file {
-        let text = std::fs::read_to_string(path).map_err(|cause| LoadError::Unreadable {
+        let bytes = std::fs::read(path).map_err(|cause| LoadError::Unreadable {
             path: path.to_owned(),
             cause,
         })?;
+        let text = text_of(bytes);
         let properties = properties::parse(&text).map_err(|cause| LoadError::Syntax {
             path: path.to_owned(),
             cause,
@@ -127,11 +125,16 @@ pub fn load(file: Option<&Path>, overrides: &[String]) -> Result<Loaded, LoadErr
     check(given)
 }
 
+/// Property files of old are in ISO-8859-1, each of whose bytes is the character of that number.
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| error.as_bytes().iter().copied().map(char::from).collect())
+}
+
 fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
     let mut statics = Settings::new();
     let mut origins = std::collections::HashMap::new();
     let mut without_effect = std::collections::BTreeSet::new();
-    let mut several_servers = None;
     for (key, value, origin) in given {
         if let Some(spec) = broker_keys::find(&key) {
             let value = spec.normalize(&value).map_err(|cause| LoadError::Invalid {
@@ -142,9 +145,6 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
             origins.insert(key, origin);
         } else if let Some(kind) = foreign_kind(&key) {
             check_foreign(&key, kind, &value, &origin)?;
-            if key == BOOTSTRAP_SERVERS && value.contains(',') {
-                several_servers = Some(origin);
-            }
             without_effect.insert(key);
         } else {
             return Err(LoadError::UnknownKey {
@@ -153,14 +153,6 @@ fn check(given: Vec<(String, String, Origin)>) -> Result<Loaded, LoadError> {
                 origin,
             });
         }
-    }
-    // A node that is meant to be one of several must not quietly be a cluster of its own.
-    if let Some(origin) = several_servers.filter(|_| !statics.contains_key(VOTERS)) {
-        return Err(LoadError::Refused {
-            key: BOOTSTRAP_SERVERS.to_owned(),
-            origin,
-            reason: "voters are not looked up; name them in controller.quorum.voters",
-        });
     }
     let layers = Layers {
         statics,
@@ -250,6 +242,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_in_latin_1_is_read_as_such() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), b"# f\xfcr den Test\nnode.id=7\n").expect("written");
+        let loaded = load(Some(file.path()), &[]).expect("loaded");
+        assert_eq!(loaded.config.node_id.get(), 7);
+    }
+
+    #[test]
     fn a_misspelt_key_is_named_with_its_line_and_the_nearest_key() {
         assert_eq!(
             message("node.id=1\n\n# more\nnum.partition=3\n", &[]),
@@ -298,8 +298,7 @@ mod tests {
     fn a_node_meant_to_be_one_of_several_is_never_a_cluster_of_its_own() {
         let servers = "controller.quorum.bootstrap.servers=a:1,b:1,c:1";
         let message = message(servers, &[]);
-        assert!(message.contains("controller.quorum.voters"), "{message}");
-        assert!(from_text("controller.quorum.bootstrap.servers=a:1", &[]).is_ok());
+        assert!(message.contains("controller.listener.names"), "{message}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Keys of what goes on between nodes: how much may be under way, how long things may take.
 
+use odradek_raft::TransferLimits;
+
 use super::broker_config::{millis, refused};
 use super::key::Allowed::Between;
 use super::key::ConfigKind::{Int, Long};
@@ -83,6 +85,32 @@ pub(super) static PEERS: &[KeySpec] = &[
             "Bytes a second that this broker takes, as a follower, of the partitions that topics name \
              in `follower.replication.throttled.replicas`.",
         ),
+    KeySpec::new("odradek.peer.records.rate", Long)
+        .default("104857600")
+        .at_least(1)
+        .update(ClusterWide)
+        .doc(
+            "Bytes a second that this broker takes, of all partitions together, when a replica is given \
+             the records of a compacted partition that other replicas keep without log entries.",
+        ),
+    KeySpec::new("odradek.peer.records.given", Int)
+        .default("4")
+        .at_least(1)
+        .doc(
+            "Replicas on other brokers that this one gives such records to at a time. Each holds the \
+             segments of a partition open.",
+        ),
+    KeySpec::new("odradek.peer.records.taken", Int)
+        .default("2")
+        .at_least(1)
+        .doc("Partitions that this broker takes such records of at a time."),
+    KeySpec::new("odradek.compaction.hold.ms", Long)
+        .default("3600000")
+        .at_least(0)
+        .doc(
+            "A compacted partition keeps what a replica within reach has yet to be given, but not for \
+             one that was last in step so long ago: that is given all records anew.",
+        ),
 ];
 
 impl PeerLimits {
@@ -101,6 +129,12 @@ impl PeerLimits {
             reconnect_backoff_max: millis(layers, BACKOFF_MAX)?,
             leader_throttled_rate: layers.required("leader.replication.throttled.rate")?,
             follower_throttled_rate: layers.required("follower.replication.throttled.rate")?,
+            records_rate: layers.required("odradek.peer.records.rate")?,
+            transfers: TransferLimits {
+                giving: layers.required("odradek.peer.records.given")?,
+                taking: layers.required("odradek.peer.records.taken")?,
+                hold: millis(layers, "odradek.compaction.hold.ms")?,
+            },
         };
         if limits.reconnect_backoff > limits.reconnect_backoff_max {
             return Err(refused(

@@ -31,6 +31,14 @@ pub(super) static REPLICATION: &[KeySpec] = &[
         .default("10000")
         .at_least(0)
         .doc("How long handing over partitions may take at a stop. What is left then fails over."),
+    KeySpec::new("odradek.unclean.leader.election.wait.ms", Long)
+        .default("10000")
+        .at_least(0)
+        .doc(
+            "How long a partition has to have been without a leader, or without most of its voters, \
+             before the metadata leader elects one that may lack acknowledged records, where \
+             `unclean.leader.election.enable` says so. A broker counts as away once it is fenced.",
+        ),
     KeySpec::new("odradek.leader.report.max.partitions", Int)
         .default("1000")
         .allowed(Between(1, 10_000))

@@ -69,6 +69,11 @@ impl ConfigStore {
         describe::topic_entries(&layers, &self.load().topic_defaults, own)
     }
 
+    /// Every setting of a group whose own settings are `own`, in alphabetical order.
+    pub fn describe_group(&self, own: &Settings) -> Vec<ConfigEntry> {
+        super::group_keys::entries(&self.layers.lock(), own)
+    }
+
     /// A copy of the layers, to see what a change of them would give.
     pub fn layers(&self) -> Layers {
         self.layers.lock().clone()

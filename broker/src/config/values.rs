@@ -21,6 +21,8 @@ pub enum ConfigSource {
     StaticBroker,
     /// Set nowhere.
     Default,
+    /// Set for this group.
+    DynamicGroup,
 }
 
 impl ConfigSource {
@@ -32,6 +34,7 @@ impl ConfigSource {
             Self::DynamicDefaultBroker => 3,
             Self::StaticBroker => 4,
             Self::Default => 5,
+            Self::DynamicGroup => 8,
         }
     }
 }

@@ -10,8 +10,10 @@
 //! [`crate::peer`], and nothing of the above applies to it any more.
 //!
 //! How a connection ends: the peer closes, or sends what cannot be understood (earlier replies
-//! still leave); the socket fails; nothing moves for `connections.max.idle.ms`; the broker stops
-//! (a request that only waits is dropped, others are answered).
+//! still leave, as long as they keep coming: see `drain_limit`); the socket fails; nothing moves for
+//! `connections.max.idle.ms`, whatever a request waits for; the broker stops (a request that only
+//! waits is dropped, others are answered). What has not been answered by then is dropped, and with it
+//! the places in which it waited.
 
 pub(crate) mod buffers;
 mod reader;
@@ -26,6 +28,7 @@ use std::time::Duration;
 
 use odradek_protocol::error::ProtocolError;
 use odradek_protocol::frame::FrameLimits;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 use tokio::sync::{mpsc, watch};
@@ -56,9 +59,18 @@ pub(crate) struct ConnectionShared {
     pub(crate) max_in_flight_bytes: usize,
     /// How long a peer may stall inside a frame while others wait for memory.
     pub(crate) stall_limit: Duration,
+    /// How long nothing may move on a connection from which nothing further is read.
+    pub(crate) drain_limit: Duration,
     /// Turns true when the broker stops.
     pub(crate) stopping: watch::Receiver<bool>,
 }
+
+/// [`ConnectionShared::drain_limit`] of a peer that cannot be answered any more: time for what it has
+/// sent, and not for what only waits.
+const RESET_DRAIN_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often a socket is looked at that says that it has something, and it is not its end.
+const ODD_EVENT_PERIOD: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +83,8 @@ pub(crate) enum ConnectionEnd {
     Write(WriteEnd),
     #[error("another node: {0}")]
     Peer(PeerEnd),
+    #[error("closed by the peer before it could be answered")]
+    Unanswered,
     #[error("idle")]
     Evicted,
     #[error("the broker stops")]
@@ -81,7 +95,7 @@ impl ConnectionEnd {
     /// One word for the metrics.
     pub(crate) fn cause(&self) -> &'static str {
         match self {
-            Self::Read(ReadEnd::Closed) => "peer",
+            Self::Read(ReadEnd::Closed) | Self::Unanswered => "peer",
             Self::Read(ReadEnd::Truncated) => "truncated",
             Self::Read(ReadEnd::Socket(_)) | Self::Write(WriteEnd::Io(_)) => "socket",
             Self::Read(ReadEnd::Protocol(_)) => "frame",
@@ -118,7 +132,7 @@ pub(crate) async fn serve(
         return ConnectionEnd::Stopping;
     };
     // Between nodes silence is no reason to part.
-    state.set_in_handler(true);
+    state.keep();
     let mut stopping = shared.stopping.clone();
     tokio::select! {
         biased;
@@ -137,16 +151,19 @@ async fn serve_requests(
 ) -> Reading {
     let (slots, queued) = mpsc::channel(shared.max_in_flight);
     let (read_half, write_half) = stream.split();
+    let socket: &TcpStream = write_half.as_ref();
     let reader = read_requests(read_half, info, state, shared, slots);
     let writer = ReplyWriter {
-        stream: write_half.as_ref(),
+        stream: socket,
         slots: queued,
         state,
         budget: &shared.budget,
         metrics: &shared.metrics,
     };
     let writer = writer.run();
-    tokio::pin!(reader, writer);
+    // A request that waits keeps the reader from seeing that the peer has gone.
+    let gone = peer_gone(socket, state, shared.drain_limit);
+    tokio::pin!(reader, writer, gone);
     let read_end = tokio::select! {
         biased;
         () = state.close_requested() => return Reading::Over(ConnectionEnd::Evicted),
@@ -159,11 +176,13 @@ async fn serve_requests(
             // The first frame: no reply can be under way.
             node @ Reading::Node(_) => return node,
         },
+        () = &mut gone => return Reading::Over(ConnectionEnd::Unanswered),
     };
     if matches!(read_end, ConnectionEnd::Read(ReadEnd::Socket(_))) {
         return Reading::Over(read_end);
     }
-    // Everything that is owed still leaves.
+    // Everything that is owed still leaves, unless it takes too long.
+    state.progressed();
     Reading::Over(tokio::select! {
         biased;
         () = state.close_requested() => ConnectionEnd::Evicted,
@@ -172,7 +191,34 @@ async fn serve_requests(
             Err(end) => ConnectionEnd::Write(end),
             Ok(()) => read_end,
         },
+        () = &mut gone => read_end,
+        () = state.idle_past(shared.drain_limit) => read_end,
     })
+}
+
+/// Ends when the peer has closed its side and nothing has moved for `limit` since: who has only shut
+/// down its writing side still reads, and who has closed altogether cannot be told from it until
+/// something is sent. After a reset there is nobody to answer.
+async fn peer_gone(socket: &TcpStream, state: &ConnectionState, limit: Duration) {
+    // Not readability: what the peer has sent ahead of its end is not being read while a request
+    // waits. This interest includes the end of the stream.
+    let end_of_stream = Interest::PRIORITY | Interest::ERROR;
+    let is_reset = loop {
+        match socket.ready(end_of_stream).await {
+            Ok(ready) if ready.is_error() => break true,
+            Ok(ready) if ready.is_read_closed() => break false,
+            Ok(_) => tokio::time::sleep(ODD_EVENT_PERIOD).await,
+            Err(_) => break true,
+        }
+    };
+    state.progressed();
+    if !is_reset {
+        tokio::select! {
+            _ = socket.ready(Interest::ERROR) => {}
+            () = state.idle_past(limit) => return,
+        }
+    }
+    state.idle_past(limit.min(RESET_DRAIN_LIMIT)).await;
 }
 
 /// The reading half. It owns the queue's sender, so its end is what lets the writer end.
@@ -229,7 +275,7 @@ async fn read_requests(
             Err(error) => return over(ConnectionEnd::Request(error)),
         };
         let api_key = request.api_key;
-        state.set_in_handler(true);
+        state.progressed();
         let answer = if request.may_wait_long {
             tokio::select! {
                 biased;
@@ -239,7 +285,7 @@ async fn read_requests(
         } else {
             request.answer.await
         };
-        state.set_in_handler(false);
+        state.progressed();
         match answer {
             Ok(Answer::Later(outcome)) => place.send(Slot::Pending(PendingReply {
                 outcome,

@@ -16,7 +16,7 @@ const UNSENT_LIMIT_BYTES: usize = 1024 * 1024;
 pub(crate) struct ConnectionState {
     since: Instant,
     last_progress_ms: AtomicU64,
-    in_handler: AtomicBool,
+    is_kept: AtomicBool,
     unsent_bytes: AtomicUsize,
     sent: Notify,
     close: Notify,
@@ -35,32 +35,42 @@ impl ConnectionState {
         Arc::new(Self {
             since: Instant::now(),
             last_progress_ms: AtomicU64::new(0),
-            in_handler: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
             unsent_bytes: AtomicUsize::new(0),
             sent: Notify::new(),
             close: Notify::new(),
         })
     }
 
-    /// Bytes have moved in either direction.
+    /// Bytes have moved in either direction, or a handler has begun or ended.
     pub(super) fn progressed(&self) {
         let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_progress_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Marks that a handler works, or has ended: a connection that waits for us is not idle.
-    pub(super) fn set_in_handler(&self, working: bool) {
-        self.in_handler.store(working, Ordering::Relaxed);
-        self.progressed();
+    /// From now on silence is no reason to part.
+    pub(super) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
     }
 
-    /// How long nothing has moved and no handler has worked.
+    /// How long nothing has moved. A request that waits is silence like any other: how long it waits
+    /// is the client's choice, and must not be the broker's bound.
     pub(crate) fn idle_for(&self) -> Duration {
-        if self.in_handler.load(Ordering::Relaxed) {
+        if self.is_kept.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
         let last = Duration::from_millis(self.last_progress_ms.load(Ordering::Relaxed));
         self.since.elapsed().saturating_sub(last)
+    }
+
+    /// Ends when nothing has moved for `limit`.
+    pub(super) async fn idle_past(&self, limit: Duration) {
+        while let Some(left) = limit
+            .checked_sub(self.idle_for())
+            .filter(|left| !left.is_zero())
+        {
+            tokio::time::sleep(left).await;
+        }
     }
 
     /// Asks the connection to close at once.
@@ -127,14 +137,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handler_at_work_is_not_idleness() {
+    async fn only_what_moves_ends_idleness_and_who_is_kept_is_never_idle() {
         let state = ConnectionState::new();
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(state.idle_for() >= Duration::from_millis(15));
-        state.set_in_handler(true);
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        let begun = Instant::now();
+        state.progressed();
+        state.idle_past(Duration::from_millis(30)).await;
+        assert!(begun.elapsed() >= Duration::from_millis(25));
+        state.keep();
         assert_eq!(state.idle_for(), Duration::ZERO);
-        state.set_in_handler(false);
-        assert!(state.idle_for() < Duration::from_secs(1));
     }
 }

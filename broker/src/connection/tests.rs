@@ -37,6 +37,8 @@ mod ask {
     pub(super) const FOREVER: u8 = 6;
     /// Echo at once, and hold on to the frame as a log does that has not taken it yet.
     pub(super) const HOLD: u8 = 7;
+    /// Promise a reply that no test waits for.
+    pub(super) const LATER_FOREVER: u8 = 8;
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +75,10 @@ impl Dispatcher for Scripted {
                 Ok(match ask {
                     ask::LATER => Answer::Later(Box::pin(async move {
                         tokio::time::sleep(pause).await;
+                        echo(0)
+                    })),
+                    ask::LATER_FOREVER => Answer::Later(Box::pin(async move {
+                        tokio::time::sleep(Duration::from_secs(3600)).await;
                         echo(0)
                     })),
                     ask::WAIT => {
@@ -119,6 +125,7 @@ fn options() -> ServerOptions {
         max_in_flight: 8,
         max_in_flight_bytes: 1 << 20,
         stall_limit: Duration::from_secs(60),
+        drain_limit: Duration::from_secs(30),
         stop_timeout: Duration::from_secs(5),
     }
 }
@@ -147,6 +154,7 @@ async fn start_with(
         advertised_host: None,
         advertised_port: None,
         serves_nodes: false,
+        is_for_controllers: false,
     };
     let bound = BoundListener::bind(spec, &options)
         .await
@@ -525,7 +533,7 @@ async fn who_trickles_a_frame_keeps_its_memory_only_until_others_need_it() {
 #[tokio::test]
 async fn idle_connections_are_closed_and_busy_ones_are_not() {
     let fixture = start(ServerOptions {
-        max_idle: Some(Duration::from_millis(150)),
+        max_idle: Some(Duration::from_millis(400)),
         ..options()
     })
     .await;
@@ -534,14 +542,116 @@ async fn idle_connections_are_closed_and_busy_ones_are_not() {
     half.write_all(&frame(1, &[0; 100])[..20])
         .await
         .expect("sent");
-    let mut busy = fixture.connect().await;
-    busy.write_all(&frame(5, &[ask::WAIT, 255]))
+    // Nothing moves while a request waits, and its time is the client's choice.
+    let mut parked = fixture.connect().await;
+    parked
+        .write_all(&frame(2, &[ask::FOREVER]))
         .await
         .expect("sent");
+    let mut busy = fixture.connect().await;
+    for correlation in 0..12 {
+        busy.write_all(&frame(correlation, &[ask::WAIT, 50]))
+            .await
+            .expect("sent");
+        assert_eq!(read_reply(&mut busy).await, Some((correlation, 4)));
+    }
     let mut byte = [0; 1];
     assert_eq!(idle.read(&mut byte).await.ok(), Some(0));
     assert!(matches!(half.read(&mut byte).await, Ok(0) | Err(_)));
-    assert_eq!(read_reply(&mut busy).await, Some((5, 4)));
+    let closed = tokio::time::timeout(Duration::from_secs(10), read_reply(&mut parked)).await;
+    assert_eq!(closed, Ok(None), "a request that waits is idleness");
+}
+
+/// Of clients that are gone, or have shut down their writing side, nothing is kept for longer than
+/// the bound.
+async fn nothing_is_left_of_who_is_gone_with(owed: &[u8], pipelined: bool) {
+    let fixture = start(ServerOptions {
+        drain_limit: Duration::from_millis(300),
+        ..options()
+    })
+    .await;
+    let mut gone = Vec::new();
+    for _ in 0..20 {
+        let mut stream = fixture.connect().await;
+        stream.write_all(&frame(1, owed)).await.expect("sent");
+        if pipelined {
+            let behind = frame(2, &[ask::NOW]);
+            stream.write_all(&behind).await.expect("sent");
+        }
+        gone.push(stream);
+    }
+    fixture
+        .until("all have started", |fixture| {
+            fixture.scripted.started.load(Ordering::SeqCst) >= 20
+        })
+        .await;
+    drop(gone);
+    fixture
+        .until("their places are free", |fixture| {
+            fixture.connections.open() == 0
+        })
+        .await;
+    assert_eq!(fixture.budget.request_bytes_in_use(), 0);
+}
+
+#[tokio::test]
+async fn who_closes_while_its_request_waits_keeps_no_place() {
+    nothing_is_left_of_who_is_gone_with(&[ask::FOREVER], false).await;
+}
+
+#[tokio::test]
+async fn who_closes_with_requests_behind_the_one_that_waits_keeps_no_place() {
+    nothing_is_left_of_who_is_gone_with(&[ask::FOREVER], true).await;
+}
+
+#[tokio::test]
+async fn who_closes_while_a_promise_is_owed_keeps_no_place() {
+    nothing_is_left_of_who_is_gone_with(&[ask::LATER_FOREVER], false).await;
+}
+
+#[tokio::test]
+async fn a_reset_ends_what_waits_without_the_time_of_who_may_still_read() {
+    let fixture = start(options()).await;
+    let mut stream = fixture.connect().await;
+    stream
+        .write_all(&frame(1, &[ask::FOREVER]))
+        .await
+        .expect("sent");
+    fixture
+        .until("it has started", |fixture| {
+            fixture.scripted.started.load(Ordering::SeqCst) == 1
+        })
+        .await;
+    stream.set_zero_linger().expect("a socket");
+    drop(stream);
+    fixture
+        .until("its place is free", |fixture| {
+            fixture.connections.open() == 0
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn who_only_shuts_down_its_writing_side_is_answered_as_long_as_answers_come() {
+    let fixture = start(ServerOptions {
+        drain_limit: Duration::from_millis(1_000),
+        ..options()
+    })
+    .await;
+    let mut stream = fixture.connect().await;
+    for correlation in 0..6 {
+        stream
+            .write_all(&frame(correlation, &[ask::WAIT, 200]))
+            .await
+            .expect("sent");
+    }
+    let behind = frame(6, &[ask::LATER, 150]);
+    stream.write_all(&behind).await.expect("sent");
+    stream.shutdown().await.expect("half closed");
+    for correlation in 0..7 {
+        assert_eq!(read_reply(&mut stream).await, Some((correlation, 4)));
+    }
+    assert_eq!(read_reply(&mut stream).await, None);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::test_random::seeded;
 
 fn key(partition: i32) -> FetchKey {
     FetchKey {
@@ -282,12 +283,7 @@ fn smaller_old_sessions_give_way_to_larger_ones_even_while_in_use() {
 /// for, and an answer is sent exactly if it differs from what the client last saw.
 #[test]
 fn random_sessions_agree_with_a_model_of_what_the_client_knows() {
-    let seed = std::env::var("ODRADEK_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| rand::rng().random::<u64>());
-    println!("ODRADEK_SEED={seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
+    let mut rng = seeded();
     for _ in 0..200 {
         let mut cache = SessionCache::new(4);
         let mut client = Client::open(&mut cache, Instant::now(), vec![target(0, 0)]);

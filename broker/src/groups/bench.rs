@@ -9,7 +9,6 @@ use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs, To
 
 use super::config::CoordinatorConfig;
 use super::coordinator::GroupCoordinator;
-use super::effects::{Effects, RequestToken, TimerChange};
 use super::error::GroupError;
 use super::messages::{
     CommitPartition, CommitRequest, CommitTopic, FetchRequest, GroupEffects, GroupReply,
@@ -18,7 +17,9 @@ use super::messages::{
 };
 use super::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
 use super::records::GroupRecord;
-use super::runtime::StateMachine as _;
+use crate::coordinator::StateMachine as _;
+use crate::coordinator::effects::{Effects, RequestToken, TimerChange};
+use crate::coordinator::hosting::Coordinators as _;
 
 /// Name of the group in tests that need only one.
 pub(crate) const GROUP: &str = "group";
@@ -279,6 +280,7 @@ impl Bench {
             generation,
             retention_ms: None,
             no_such_group: GroupError::GroupNotFound,
+            knows_epochs: true,
             topics: vec![CommitTopic {
                 topic: TopicName::new(topic),
                 topic_id: TopicId::ZERO,
@@ -305,7 +307,9 @@ impl Bench {
     /// The offset committed by the group for a partition.
     pub fn committed(&mut self, topic: &str, partition: i32) -> Option<i64> {
         let token = self.ask(GroupRequest::Fetch(FetchRequest {
+            require_stable: false,
             group: GroupId::new(GROUP),
+            member: None,
             topics: Some(vec![super::messages::FetchTopic {
                 topic: TopicName::new(topic),
                 topic_id: TopicId::ZERO,
@@ -313,7 +317,7 @@ impl Bench {
             }]),
         }));
         match self.reply(token) {
-            Some(GroupReply::Fetch(topics)) => topics[0].partitions[0]
+            Some(GroupReply::Fetch(Ok(topics))) => topics[0].partitions[0]
                 .1
                 .as_ref()
                 .map(|found| found.offset.get()),
@@ -375,10 +379,13 @@ pub(crate) fn protocol(name: &str, topics: &[&str]) -> MemberProtocol {
 pub(crate) async fn service() -> super::Service {
     let clock = crate::clock::ManualClock::starting_at(TimestampMs::new(1_000));
     let service = super::Service::new(CoordinatorConfig::default(), std::sync::Arc::new(clock));
-    service.set_partition_count(Some(1));
-    let log = super::runtime::memory_log::MemoryLog::new();
+    service.host().set_partition_count(Some(1));
+    let log = crate::coordinator::memory_log::MemoryLog::new();
     service.lead(PartitionIndex::new(0), std::sync::Arc::new(log));
-    service.wait_until_active(PartitionIndex::new(0)).await;
+    service
+        .host()
+        .wait_until_active(PartitionIndex::new(0))
+        .await;
     service
 }
 
@@ -404,6 +411,7 @@ pub(crate) fn image_of(topics: &[(&str, u8, i32)]) -> crate::metadata::image::Me
                 leader_epoch: LeaderEpoch::new(0),
                 partition_epoch: 0,
                 directories: Vec::new(),
+                begun: None,
             })
         }));
     }

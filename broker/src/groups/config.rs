@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+
+use super::consumer::GroupSettings;
 use super::member_memory::MemberMemory;
 use crate::config::GroupsConfig;
+use crate::metadata::image::MetadataImage;
 
 /// Settings of a coordinator.
 #[derive(Clone, Debug)]
@@ -26,6 +30,11 @@ pub struct CoordinatorConfig {
     pub offsets_retention_check_interval_ms: i64,
     /// Largest record that the log takes, in bytes.
     pub max_record_bytes: usize,
+    /// `group.consumer.*`.
+    pub consumer: GroupSettings,
+    /// The cluster's metadata, kept up to date from outside; an event sees what is there when it
+    /// begins.
+    pub metadata: Arc<ArcSwap<MetadataImage>>,
     /// What the members of all groups may take, whichever coordinator they are with.
     pub member_memory: Arc<MemberMemory>,
 }
@@ -42,6 +51,8 @@ impl From<&GroupsConfig> for CoordinatorConfig {
             offsets_retention_check_interval_ms: long_ms(config.offsets_retention_check_interval),
             // The coordinator of a partition takes the bound from its log.
             max_record_bytes: usize::MAX,
+            consumer: config.consumer.clone(),
+            metadata: Arc::default(),
             member_memory: MemberMemory::new(config.member_bytes),
         }
     }
@@ -68,6 +79,8 @@ impl Default for CoordinatorConfig {
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1_000,
             offsets_retention_check_interval_ms: 600_000,
             max_record_bytes: 1_000_000,
+            consumer: GroupSettings::default(),
+            metadata: Arc::default(),
             member_memory: MemberMemory::new(usize::MAX),
         }
     }

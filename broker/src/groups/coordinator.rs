@@ -5,34 +5,36 @@
 //! its state, so the state is that of the log's end. The shell keeps replies back until the log
 //! has committed that far, and throws the state away should a write fail.
 
+mod consumer;
+
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use odradek_protocol::ids::TimestampMs;
+use odradek_storage::producer_state::EndTxnMarker;
 
 use super::classic::{ClassicGroup, Context};
 use super::config::CoordinatorConfig;
-use super::effects::RequestToken;
+use super::ends::Ends;
 use super::error::GroupError;
+use super::group::Group;
 use super::messages::{
-    CommitPartition, CommitRequest, DeleteOffsetsRequest, FetchRequest, GroupEffects, GroupReply,
-    GroupRequest, GroupTimer, HeartbeatRequest, JoinReply, JoinRequest, LeaveRequest, ListRequest,
-    SyncRequest,
+    CommitPartition, CommitRequest, DeleteOffsetsRequest, Described, FetchRequest, FetchedTopic,
+    GroupEffects, GroupListing, GroupReply, GroupRequest, GroupTimer, HeartbeatRequest, JoinReply,
+    JoinRequest, LeaveRequest, ListRequest, SyncRequest,
 };
 use super::names::GroupId;
 use super::offsets::OffsetStore;
 use super::records::{DecodedRecord, GroupRecord, OffsetCommit, OffsetKey};
-use super::runtime::StateMachine;
-
-/// The only kind of group so far, by its name.
-pub const KIND_CLASSIC: &str = "classic";
+use crate::coordinator::StateMachine;
+use crate::coordinator::effects::{ProducerIdentity, RequestToken};
 
 /// All groups of one partition of `__consumer_offsets`.
 #[derive(Debug)]
 pub struct GroupCoordinator {
     config: CoordinatorConfig,
-    groups: HashMap<GroupId, ClassicGroup>,
+    groups: HashMap<GroupId, Group>,
     offsets: OffsetStore,
+    ends: Ends,
 }
 
 impl GroupCoordinator {
@@ -42,6 +44,7 @@ impl GroupCoordinator {
             config,
             groups: HashMap::new(),
             offsets: OffsetStore::default(),
+            ends: Ends::default(),
         }
     }
 
@@ -56,7 +59,7 @@ impl GroupCoordinator {
     }
 
     /// The groups, in no order.
-    pub fn groups(&self) -> impl Iterator<Item = &ClassicGroup> {
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.groups.values()
     }
 
@@ -67,21 +70,68 @@ impl GroupCoordinator {
             GroupRecord::Group(id, Some(metadata)) => {
                 let memory = &self.config.member_memory;
                 let group = ClassicGroup::from_record(id.clone(), metadata, memory);
-                self.groups.insert(id, group);
+                self.groups.insert(id, Group::classic(group));
             }
+            // A group that has gone over to the other protocol has left its old record behind.
             GroupRecord::Group(id, None) => {
-                self.groups.remove(&id);
+                if self
+                    .groups
+                    .get(&id)
+                    .is_some_and(|group| group.as_classic().is_some())
+                {
+                    self.groups.remove(&id);
+                }
             }
+            GroupRecord::Consumer(id, record) => self.apply_consumer(&id, &record),
         }
     }
 
     /// A commit by somebody who is in no group makes a group that only stores offsets.
     fn apply_offset(&mut self, key: &OffsetKey, commit: Option<OffsetCommit>, now: TimestampMs) {
-        if commit.is_some() && !self.groups.contains_key(&key.group) {
-            let group = ClassicGroup::new(key.group.clone(), now);
-            self.groups.insert(key.group.clone(), group);
+        if commit.is_some() {
+            self.ensure_group(&key.group, now);
         }
         self.offsets.apply(key, commit);
+    }
+
+    pub(super) fn ensure_group(&mut self, id: &GroupId, now: TimestampMs) {
+        if !self.groups.contains_key(id) {
+            let group = ClassicGroup::new(id.clone(), now);
+            self.groups.insert(id.clone(), Group::classic(group));
+        }
+    }
+
+    /// Whether a commit in a transaction is acceptable to the group.
+    pub(super) fn check_transactional_commit(
+        &self,
+        request: &CommitRequest,
+    ) -> Result<(), GroupError> {
+        match self.groups.get(&request.group) {
+            Some(Group::Classic(group)) => group.check_transactional_commit(request),
+            Some(Group::Consumer(group)) => {
+                let says_nothing = request.generation.get() < 0
+                    && request.member.is_empty()
+                    && request.instance.is_none();
+                match says_nothing {
+                    true => Ok(()),
+                    false => Self::check_consumer_commit(group, request),
+                }
+            }
+            None if request.generation.get() < 0 => Ok(()),
+            None => Err(request.no_such_group),
+        }
+    }
+
+    pub(super) fn offsets_mut(&mut self) -> &mut OffsetStore {
+        &mut self.offsets
+    }
+
+    pub(super) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    pub(super) fn ends_mut(&mut self) -> &mut Ends {
+        &mut self.ends
     }
 
     /// The log has been read to its end.
@@ -91,9 +141,10 @@ impl GroupCoordinator {
             now,
             effects,
         };
-        for group in self.groups.values_mut() {
+        for group in self.groups.values_mut().filter_map(Group::as_classic_mut) {
             group.loaded(&mut cx);
         }
+        self.start_consumer_groups(now, effects);
         self.schedule_retention(effects);
     }
 
@@ -121,13 +172,28 @@ impl GroupCoordinator {
             GroupRequest::Leave(request) => GroupReply::Leave(self.leave(&request, now, effects)),
             GroupRequest::Commit(request) => GroupReply::Commit(self.commit(request, now, effects)),
             GroupRequest::Fetch(request) => GroupReply::Fetch(self.fetch(&request)),
-            GroupRequest::Describe(group) => {
-                GroupReply::Describe(self.groups.get(&group).map(ClassicGroup::description))
+            GroupRequest::Describe(group) => GroupReply::Describe(self.describe(&group)),
+            GroupRequest::ConsumerHeartbeat(request) => {
+                GroupReply::ConsumerHeartbeat(self.consumer_heartbeat(request, now, effects))
+            }
+            GroupRequest::ConsumerDescribe(group) => {
+                GroupReply::ConsumerDescribe(self.describe_consumer(&group))
+            }
+            GroupRequest::LookedUp(group, found) => {
+                self.looked_up(&group, found, now, effects);
+                GroupReply::LookedUp
             }
             GroupRequest::List(request) => GroupReply::List(self.list(&request)),
             GroupRequest::Delete(group) => GroupReply::Delete(self.delete(&group, now, effects)),
             GroupRequest::DeleteOffsets(request) => {
                 GroupReply::DeleteOffsets(self.delete_offsets(request, now, effects))
+            }
+            GroupRequest::CommitInTransaction(request) => {
+                GroupReply::CommitInTransaction(self.commit_in_transaction(request, now, effects))
+            }
+            GroupRequest::EndTransaction(producer, marker) => {
+                self.end_transaction(producer, marker, effects);
+                GroupReply::EndTransaction
             }
             GroupRequest::TopicsDeleted(topics) => {
                 let records = self.offsets.tombstones_of_topics(&topics);
@@ -140,18 +206,23 @@ impl GroupCoordinator {
 
     /// A timer that an earlier call set has fired.
     fn wake(&mut self, timer: &GroupTimer, now: TimestampMs, effects: &mut GroupEffects) {
-        let group = match timer {
+        let id = match timer {
             GroupTimer::OffsetRetention => {
                 self.expire_offsets(now, effects);
                 self.schedule_retention(effects);
                 return;
             }
-            GroupTimer::Session(group, _) | GroupTimer::Join(group) | GroupTimer::Sync(group) => {
-                group
-            }
+            GroupTimer::Session(group, _)
+            | GroupTimer::Join(group)
+            | GroupTimer::Sync(group)
+            | GroupTimer::Rebalance(group, _)
+            | GroupTimer::MemberJoin(group, _)
+            | GroupTimer::MemberSync(group, _) => group,
         };
-        let Some(group) = self.groups.get_mut(group) else {
-            return;
+        let group = match self.groups.get_mut(id) {
+            Some(Group::Classic(group)) => group,
+            Some(Group::Consumer(_)) => return self.wake_consumer(id, timer, now, effects),
+            None => return,
         };
         let mut cx = Context {
             config: &self.config,
@@ -162,7 +233,11 @@ impl GroupCoordinator {
             GroupTimer::Session(_, member) => group.session_timer_fired(member, &mut cx),
             GroupTimer::Join(_) => group.join_timer_fired(&mut cx),
             GroupTimer::Sync(_) => group.sync_timer_fired(&mut cx),
-            GroupTimer::OffsetRetention => {}
+            // Of a consumer group that it was once.
+            GroupTimer::Rebalance(..)
+            | GroupTimer::MemberJoin(..)
+            | GroupTimer::MemberSync(..)
+            | GroupTimer::OffsetRetention => {}
         }
     }
 
@@ -188,12 +263,27 @@ impl GroupCoordinator {
             .protocols
             .retain(|protocol| seen.insert(protocol.name.clone()));
         let id = request.group.clone();
-        let (group, is_new) = match self.groups.entry(id.clone()) {
-            Entry::Occupied(entry) => (entry.into_mut(), false),
-            Entry::Vacant(_) if !request.member.is_empty() => {
+        match self.groups.get(&id) {
+            Some(Group::Consumer(group)) if !group.is_empty() => {
+                let reply = self.join_consumer(request, now, effects);
+                return effects.reply(token, GroupReply::Join(reply));
+            }
+            Some(Group::Consumer(_)) if request.member.is_empty() => {
+                tracing::info!(group = %id, "the empty consumer group becomes a classic one");
+                self.remove_group(&id, now, effects);
+            }
+            Some(Group::Classic(_)) => {}
+            Some(Group::Consumer(_)) | None if request.member.is_empty() => {}
+            Some(Group::Consumer(_)) | None => {
                 return effects.reply(token, refuse(GroupError::UnknownMember));
             }
-            Entry::Vacant(entry) => (entry.insert(ClassicGroup::new(id.clone(), now)), true),
+        }
+        let is_new = !self.groups.contains_key(&id);
+        let written = effects.records.len();
+        let entry = self.groups.entry(id.clone());
+        let entry = entry.or_insert_with(|| Group::classic(ClassicGroup::new(id.clone(), now)));
+        let Some(group) = entry.as_classic_mut() else {
+            return;
         };
         let mut cx = Context {
             config: &self.config,
@@ -203,7 +293,7 @@ impl GroupCoordinator {
         group.join(token, request, &mut cx);
         if is_new && group.is_deserted() {
             self.groups.remove(&id);
-        } else if is_new && effects.records.is_empty() {
+        } else if is_new && effects.records.len() == written {
             // The group exists from now on, also for the next coordinator.
             let group = ClassicGroup::new(id, now);
             effects.records.push(group.to_record());
@@ -217,19 +307,24 @@ impl GroupCoordinator {
         now: TimestampMs,
         effects: &mut GroupEffects,
     ) {
-        let error = if request.group.is_empty() {
-            GroupError::InvalidGroupId
-        } else if let Some(group) = self.groups.get_mut(&request.group) {
-            let mut cx = Context {
-                config: &self.config,
-                now,
-                effects,
-            };
-            return group.sync(token, request, &mut cx);
-        } else {
-            GroupError::UnknownMember
+        let reply = match self.groups.get_mut(&request.group) {
+            _ if request.group.is_empty() => Err(GroupError::InvalidGroupId),
+            Some(Group::Classic(group)) => {
+                let mut cx = Context {
+                    config: &self.config,
+                    now,
+                    effects,
+                };
+                return group.sync(token, request, &mut cx);
+            }
+            Some(Group::Consumer(_)) => {
+                self.ask_as_classic(&request.group, now, effects, |group, cx| {
+                    group.sync_classic(&request, cx)
+                })
+            }
+            None => Err(GroupError::UnknownMember),
         };
-        effects.reply(token, GroupReply::Sync(Err(error)));
+        effects.reply(token, GroupReply::Sync(reply));
     }
 
     fn heartbeat(
@@ -241,10 +336,15 @@ impl GroupCoordinator {
         if request.group.is_empty() {
             return Err(GroupError::InvalidGroupId);
         }
-        let group = self
-            .groups
-            .get_mut(&request.group)
-            .ok_or(GroupError::UnknownMember)?;
+        let group = match self.groups.get_mut(&request.group) {
+            Some(Group::Classic(group)) => group,
+            Some(Group::Consumer(_)) => {
+                return self.ask_as_classic(&request.group, now, effects, |group, cx| {
+                    group.heartbeat_classic(request, cx)
+                });
+            }
+            None => return Err(GroupError::UnknownMember),
+        };
         let mut cx = Context {
             config: &self.config,
             now,
@@ -262,9 +362,15 @@ impl GroupCoordinator {
         if request.group.is_empty() {
             return Err(GroupError::InvalidGroupId);
         }
-        let Some(group) = self.groups.get_mut(&request.group) else {
-            let unknown = |_| Err(GroupError::UnknownMember);
-            return Ok(request.members.iter().map(unknown).collect());
+        let group = match self.groups.get_mut(&request.group) {
+            Some(Group::Classic(group)) => group,
+            Some(Group::Consumer(_)) => {
+                return Ok(self.leave_consumer(request, now, effects));
+            }
+            None => {
+                let unknown = |_| Err(GroupError::UnknownMember);
+                return Ok(request.members.iter().map(unknown).collect());
+            }
         };
         let mut cx = Context {
             config: &self.config,
@@ -281,7 +387,7 @@ impl GroupCoordinator {
         effects: &mut GroupEffects,
     ) -> Result<Vec<Vec<Result<(), GroupError>>>, GroupError> {
         match self.groups.get_mut(&request.group) {
-            Some(group) => {
+            Some(Group::Classic(group)) => {
                 let mut cx = Context {
                     config: &self.config,
                     now,
@@ -289,9 +395,21 @@ impl GroupCoordinator {
                 };
                 group.accept_commit(&request, &mut cx)?;
             }
+            Some(Group::Consumer(group)) => Self::check_consumer_commit(group, &request)?,
             None if request.generation.get() < 0 => {}
             None => return Err(request.no_such_group),
         }
+        let (records, results) = self.to_records(request, now);
+        self.write_offsets(records, now, effects);
+        Ok(results)
+    }
+
+    /// The records of a commit that is accepted, and what becomes of each partition.
+    pub(super) fn to_records(
+        &self,
+        request: CommitRequest,
+        now: TimestampMs,
+    ) -> (Vec<GroupRecord>, Vec<Vec<Result<(), GroupError>>>) {
         let expires_at = match request.retention_ms {
             Some(retention_ms) => TimestampMs::new(now.get().saturating_add(retention_ms)),
             None => TimestampMs::NONE,
@@ -323,8 +441,7 @@ impl GroupCoordinator {
             }
             results.push(topic_results);
         }
-        self.write_offsets(records, now, effects);
-        Ok(results)
+        (records, results)
     }
 
     /// Kafka measures the metadata in Java's characters, which are UTF-16 units. Whatever the
@@ -351,24 +468,35 @@ impl GroupCoordinator {
         effects.records.extend(records);
     }
 
-    fn fetch(&self, request: &FetchRequest) -> Vec<super::messages::FetchedTopic> {
-        match &request.topics {
-            Some(topics) => self.offsets.fetch(&request.group, topics),
-            None => self.offsets.fetch_all(&request.group),
+    fn fetch(&self, request: &FetchRequest) -> Result<Vec<FetchedTopic>, GroupError> {
+        self.check_fetch(request)?;
+        Ok(match &request.topics {
+            Some(topics) => self
+                .offsets
+                .fetch(&request.group, topics, request.require_stable),
+            None => self
+                .offsets
+                .fetch_all(&request.group, request.require_stable),
+        })
+    }
+
+    fn describe(&self, id: &GroupId) -> Described {
+        match self.groups.get(id) {
+            Some(Group::Classic(group)) => Described::Classic(group.description()),
+            Some(Group::Consumer(_)) => Described::OtherKind,
+            None => Described::Missing,
         }
     }
 
-    fn list(&self, request: &ListRequest) -> Vec<super::messages::GroupListing> {
+    fn list(&self, request: &ListRequest) -> Vec<GroupListing> {
         let is_wanted = |names: &[String], name: &str| {
             names.is_empty() || names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name))
         };
-        if !is_wanted(&request.kinds, KIND_CLASSIC) {
-            return Vec::new();
-        }
         self.groups
             .values()
+            .filter(|group| is_wanted(&request.kinds, group.kind()))
             .filter(|group| is_wanted(&request.states, group.state_name()))
-            .map(ClassicGroup::listing)
+            .map(Group::listing)
             .collect()
     }
 
@@ -389,14 +517,22 @@ impl GroupCoordinator {
     }
 
     fn remove_group(&mut self, id: &GroupId, now: TimestampMs, effects: &mut GroupEffects) {
-        if let Some(mut group) = self.groups.remove(id) {
-            let mut cx = Context {
-                config: &self.config,
-                now,
-                effects,
-            };
-            group.dismiss(&mut cx);
-            effects.records.push(GroupRecord::Group(id.clone(), None));
+        match self.groups.remove(id) {
+            Some(Group::Classic(mut group)) => {
+                let mut cx = Context {
+                    config: &self.config,
+                    now,
+                    effects,
+                };
+                group.dismiss(&mut cx);
+                effects.records.push(GroupRecord::Group(id.clone(), None));
+            }
+            Some(Group::Consumer(group)) => {
+                let tombstones = group.tombstones().into_iter();
+                let records = tombstones.map(|record| GroupRecord::Consumer(id.clone(), record));
+                effects.records.extend(records);
+            }
+            None => {}
         }
     }
 
@@ -430,7 +566,7 @@ impl GroupCoordinator {
                     topic: topic.clone(),
                     partition,
                 };
-                if self.offsets.get(&key).is_some() {
+                if self.offsets.get(&key).is_some() || self.offsets.staged().has(&key) {
                     records.push(GroupRecord::Offset(key, None));
                 }
             }
@@ -482,7 +618,29 @@ impl StateMachine for GroupCoordinator {
         }
     }
 
+    fn replay_in_transaction(
+        &mut self,
+        producer: ProducerIdentity,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        now: TimestampMs,
+    ) {
+        match GroupRecord::decode(key, value) {
+            Ok(DecodedRecord::Known(GroupRecord::Offset(key, Some(commit)))) => {
+                self.stage(producer, &key, commit, now);
+            }
+            Ok(_) => tracing::warn!("a record that is no commit stands in a transaction"),
+            Err(error) => tracing::error!(%error, "a damaged group record is passed over"),
+        }
+    }
+
+    fn replay_end(&mut self, producer: ProducerIdentity, marker: EndTxnMarker, _now: TimestampMs) {
+        self.offsets.end_transaction(producer.id, !marker.aborted);
+    }
+
     fn loaded(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
+        // Moments of an earlier life are all in the past.
+        self.ends = Ends::beginning_at(now);
         self.start(now, effects);
     }
 
@@ -507,14 +665,24 @@ impl StateMachine for GroupCoordinator {
 pub(super) fn persistent_view(
     coordinator: &GroupCoordinator,
 ) -> std::collections::BTreeMap<bytes::Bytes, Option<bytes::Bytes>> {
-    use super::runtime::LogRecord as _;
+    use crate::coordinator::LogRecord as _;
     let mut view = std::collections::BTreeMap::new();
     for (id, group) in &coordinator.groups {
-        let record = group.to_record();
-        let is_written = group.is_settled() && !group.listing().protocol_type.is_empty();
-        let value = is_written.then(|| record.encode_value()).flatten();
-        view.insert(record.encode_key(), value);
-        for topic in coordinator.offsets.fetch_all(id) {
+        match group {
+            Group::Classic(group) => {
+                let record = group.to_record();
+                let is_written = group.is_settled() && !group.listing().protocol_type.is_empty();
+                let value = is_written.then(|| record.encode_value()).flatten();
+                view.insert(record.encode_key(), value);
+            }
+            Group::Consumer(group) => {
+                for record in consumer::records_of(group) {
+                    let record = GroupRecord::Consumer(id.clone(), record);
+                    view.insert(record.encode_key(), record.encode_value());
+                }
+            }
+        }
+        for topic in coordinator.offsets.fetch_all(id, false) {
             for (partition, _) in topic.partitions {
                 let key = OffsetKey {
                     group: id.clone(),

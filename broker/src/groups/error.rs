@@ -48,6 +48,24 @@ pub enum GroupError {
     /// The metadata of a commit is longer than `offset.metadata.max.bytes`.
     #[error("the metadata field of the offset is too large")]
     OffsetMetadataTooLarge,
+    /// The member's epoch is not the one that the coordinator has it at (KIP-848).
+    #[error("the member is at another epoch and has to join again")]
+    FencedMemberEpoch,
+    /// A commit, or a question for offsets, of a member at another epoch (KIP-848).
+    #[error("the member's epoch is not the current one")]
+    StaleMemberEpoch,
+    /// The static member whose place is asked for is still there (KIP-848).
+    #[error("the instance id belongs to a member that is there")]
+    UnreleasedInstance,
+    /// A regular expression cannot be read (KIP-848).
+    #[error("the regular expression is invalid")]
+    InvalidRegex,
+    /// The coordinator does not have the assignor asked for (KIP-848).
+    #[error("the assignor is not supported")]
+    UnsupportedAssignor,
+    /// The group's kind needs a newer version of the request.
+    #[error("the version is too old for this kind of group")]
+    UnsupportedVersion,
     /// A record would be larger than the log takes.
     #[error("the group metadata is too large to be stored")]
     RecordTooLarge,
@@ -80,6 +98,12 @@ impl GroupError {
             Self::NonEmptyGroup => ErrorCode::NonEmptyGroup,
             Self::SubscribedToTopic => ErrorCode::GroupSubscribedToTopic,
             Self::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
+            Self::FencedMemberEpoch => ErrorCode::FencedMemberEpoch,
+            Self::StaleMemberEpoch => ErrorCode::StaleMemberEpoch,
+            Self::UnreleasedInstance => ErrorCode::UnreleasedInstanceId,
+            Self::InvalidRegex => ErrorCode::InvalidRegularExpression,
+            Self::UnsupportedAssignor => ErrorCode::UnsupportedAssignor,
+            Self::UnsupportedVersion => ErrorCode::UnsupportedVersion,
             Self::RecordTooLarge => ErrorCode::UnknownServerError,
             Self::Loading => ErrorCode::CoordinatorLoadInProgress,
             Self::NotCoordinator => ErrorCode::NotCoordinator,

@@ -25,13 +25,13 @@ use rand::{Rng as _, SeedableRng as _};
 use super::bench::{Bench, GROUP};
 use super::config::CoordinatorConfig;
 use super::coordinator::persistent_view;
-use super::effects::RequestToken;
 use super::error::GroupError;
 use super::messages::{
     GroupReply, GroupRequest, HeartbeatRequest, JoinReply, LeaveRequest, LeavingMember, SyncReply,
     SyncRequest,
 };
 use super::names::{GenerationId, GroupId, InstanceId, MemberId};
+use crate::coordinator::effects::RequestToken;
 
 const PARTITIONS: u8 = 6;
 const SESSION_MS: i64 = 10_000;

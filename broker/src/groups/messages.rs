@@ -5,11 +5,15 @@
 
 use bytes::Bytes;
 use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicId};
+use odradek_storage::producer_state::EndTxnMarker;
 
-use super::effects::Effects;
+use super::consumer::Refusal;
+use super::consumer::assignment::Partitions;
+use super::consumer::regexes::{Found, Lookup};
 use super::error::GroupError;
-use super::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
+use super::names::{Epoch, GenerationId, GroupId, InstanceId, MemberId, TopicName};
 use super::records::GroupRecord;
+use crate::coordinator::effects::{Effects, ProducerIdentity};
 
 /// Effects of a group coordinator.
 pub type GroupEffects = Effects<GroupRecord, GroupReply, GroupTimer>;
@@ -23,6 +27,12 @@ pub enum GroupTimer {
     Join(GroupId),
     /// Every member must have asked for its assignment.
     Sync(GroupId),
+    /// A member of a consumer group must have let go of partitions.
+    Rebalance(GroupId, MemberId),
+    /// A classic member of a consumer group must have joined again.
+    MemberJoin(GroupId, MemberId),
+    /// A classic member of a consumer group must have asked for its assignment.
+    MemberSync(GroupId, MemberId),
     /// Time to look for expired offsets.
     OffsetRetention,
 }
@@ -50,6 +60,16 @@ pub enum GroupRequest {
     Delete(GroupId),
     /// OffsetDelete.
     DeleteOffsets(DeleteOffsetsRequest),
+    /// ConsumerGroupHeartbeat.
+    ConsumerHeartbeat(ConsumerHeartbeatRequest),
+    /// ConsumerGroupDescribe of one group.
+    ConsumerDescribe(GroupId),
+    /// What the regular expressions of a group match.
+    LookedUp(GroupId, Found),
+    /// TxnOffsetCommit.
+    CommitInTransaction(TxnCommitRequest),
+    /// A transaction has ended, of which the marker is to be written into this partition.
+    EndTransaction(ProducerIdentity, EndTxnMarker),
     /// These topics are gone, and with them the offsets committed for them.
     TopicsDeleted(Vec<(TopicName, TopicId)>),
 }
@@ -68,15 +88,25 @@ pub enum GroupReply {
     /// To OffsetCommit: one result a partition, in the order asked.
     Commit(Result<Vec<Vec<Result<(), GroupError>>>, GroupError>),
     /// To OffsetFetch.
-    Fetch(Vec<FetchedTopic>),
+    Fetch(Result<Vec<FetchedTopic>, GroupError>),
     /// To DescribeGroups.
-    Describe(Option<GroupDescription>),
+    Describe(Described),
     /// To ListGroups.
     List(Vec<GroupListing>),
     /// To DeleteGroups.
     Delete(Result<(), GroupError>),
     /// To OffsetDelete: one result a partition, in the order asked.
     DeleteOffsets(Result<Vec<Vec<Result<(), GroupError>>>, GroupError>),
+    /// To ConsumerGroupHeartbeat.
+    ConsumerHeartbeat(Result<ConsumerHeartbeatReply, Refusal>),
+    /// To ConsumerGroupDescribe; `None` if there is no such consumer group.
+    ConsumerDescribe(Option<ConsumerGroupDescription>),
+    /// What expressions match is taken account of.
+    LookedUp,
+    /// To TxnOffsetCommit: one result a partition, in the order asked.
+    CommitInTransaction(Result<Vec<Vec<Result<(), GroupError>>>, TxnCommitRefusal>),
+    /// The marker is written.
+    EndTransaction,
     /// The deletion of topics is taken account of.
     TopicsDeleted,
 }
@@ -248,8 +278,37 @@ pub struct CommitRequest {
     /// What a member of a group that does not exist is told: from version 9 that there is no such
     /// group, before that that its generation is wrong.
     pub no_such_group: GroupError,
+    /// Whether the version knows of member epochs (from version 9).
+    pub knows_epochs: bool,
     /// What to commit.
     pub topics: Vec<CommitTopic>,
+}
+
+/// TxnOffsetCommit.
+#[derive(Clone, Debug)]
+pub struct TxnCommitRequest {
+    /// Whose transaction it is.
+    pub producer: ProducerIdentity,
+    /// What the coordinator of the transaction was asked on account of, once it has said that the
+    /// group's partition is part of it.
+    pub verified: Option<VerificationMoment>,
+    /// The commit.
+    pub commit: CommitRequest,
+}
+
+/// A moment in the life of a group coordinator, before which the coordinator of a transaction was
+/// not asked. What has ended since may be what was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerificationMoment(pub u64);
+
+/// Why a commit in a transaction did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxnCommitRefusal {
+    /// The request fails.
+    Failed(GroupError),
+    /// It is not known whether there is such a transaction. The coordinator of transactions is to be
+    /// asked, and the request to be made again.
+    Unverified(VerificationMoment),
 }
 
 /// Offsets of one topic to commit.
@@ -281,8 +340,12 @@ pub struct CommitPartition {
 pub struct FetchRequest {
     /// The group.
     pub group: GroupId,
+    /// The member that asks, and its epoch, if a member asks (from version 9).
+    pub member: Option<(MemberId, Epoch)>,
     /// What to fetch; `None` for everything the group has committed.
     pub topics: Option<Vec<FetchTopic>>,
+    /// Whether it is to be told where an open transaction may change an offset (KIP-447).
+    pub require_stable: bool,
 }
 
 /// Partitions of one topic to fetch.
@@ -303,6 +366,8 @@ pub struct FetchedTopic {
     pub topic: TopicName,
     /// Each partition asked for, with its offset if there is one.
     pub partitions: Vec<(PartitionIndex, Option<FetchedOffset>)>,
+    /// Those of them whose offset an open transaction may change, if that was asked for.
+    pub unstable: Vec<PartitionIndex>,
 }
 
 /// A committed offset.
@@ -334,6 +399,19 @@ pub struct GroupListing {
     pub protocol_type: String,
     /// Name of its state.
     pub state: &'static str,
+    /// Name of its kind.
+    pub kind: &'static str,
+}
+
+/// What DescribeGroups finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Described {
+    /// A classic group.
+    Classic(GroupDescription),
+    /// A group of another kind, which this API does not describe.
+    OtherKind,
+    /// Nothing.
+    Missing,
 }
 
 /// A group in detail.
@@ -373,4 +451,99 @@ pub struct DeleteOffsetsRequest {
     pub group: GroupId,
     /// Topics, which exist, and partitions whose offsets should go.
     pub topics: Vec<(TopicName, Vec<PartitionIndex>)>,
+}
+
+/// ConsumerGroupHeartbeat. What a member leaves out has not changed.
+#[derive(Clone, Debug)]
+pub struct ConsumerHeartbeatRequest {
+    /// The group.
+    pub group: GroupId,
+    /// The member.
+    pub member: MemberId,
+    /// Its epoch, or what it is about to do.
+    pub epoch: Epoch,
+    /// `group.instance.id`, if static.
+    pub instance: Option<InstanceId>,
+    /// `client.rack`.
+    pub rack: Option<String>,
+    /// How long the member may take to let go of partitions.
+    pub rebalance_timeout_ms: Option<i32>,
+    /// Topics by name, in order and none twice.
+    pub topics: Option<Vec<TopicName>>,
+    /// Topics by a regular expression; empty for none any more.
+    pub regex: Option<String>,
+    /// The assignor that it prefers, by a name that there is.
+    pub assignor: Option<String>,
+    /// What the member has.
+    pub owned: Option<Partitions>,
+    /// `client.id`.
+    pub client_id: String,
+    /// Address of the client as Java prints it.
+    pub client_host: String,
+}
+
+impl ConsumerHeartbeatRequest {
+    /// Whether the member tells everything, as it does after an error.
+    pub fn is_full(&self) -> bool {
+        self.rebalance_timeout_ms.is_some()
+            && (self.topics.is_some() || self.regex.is_some())
+            && self.owned.is_some()
+    }
+}
+
+/// Answer to ConsumerGroupHeartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerHeartbeatReply {
+    /// The member.
+    pub member: MemberId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// When to send the next.
+    pub heartbeat_interval_ms: i32,
+    /// What the member has; `None` if it knows.
+    pub assignment: Option<Partitions>,
+    /// Expressions that the shell is to look up now.
+    pub lookup: Option<Lookup>,
+}
+
+/// A consumer group in detail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerGroupDescription {
+    /// Name of its state.
+    pub state: &'static str,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Epoch of the target assignment.
+    pub target_epoch: Epoch,
+    /// Name of the assignor that it uses.
+    pub assignor: String,
+    /// Its members.
+    pub members: Vec<ConsumerMemberDescription>,
+}
+
+/// A member of a consumer group in detail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerMemberDescription {
+    /// Its id.
+    pub member: MemberId,
+    /// Its `group.instance.id`, if static.
+    pub instance: Option<InstanceId>,
+    /// Its `client.rack`.
+    pub rack: Option<String>,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its `client.id`.
+    pub client_id: String,
+    /// Its address.
+    pub client_host: String,
+    /// Topics that it named.
+    pub topics: Vec<TopicName>,
+    /// The regular expression that it is subscribed to.
+    pub regex: Option<String>,
+    /// What it has and has not let go of.
+    pub assigned: Partitions,
+    /// What it is meant to have.
+    pub target: Partitions,
+    /// Whether it speaks the classic protocol.
+    pub is_classic: bool,
 }

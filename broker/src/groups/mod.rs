@@ -1,8 +1,9 @@
 //! The group coordinator: who is in a group, who reads what, and how far they have read.
 //!
-//! [`classic`] is the state machine of one group, [`offsets`] the store of committed offsets, and
-//! [`coordinator`] both for all groups of one partition of `__consumer_offsets`. They are pure.
-//! [`runtime`] keeps such a state machine alive on top of its partition's log; [`service`] finds
+//! [`classic`] is the state machine of one group of the classic protocol, [`consumer`] that of one of
+//! KIP-848's, [`offsets`] the store of committed offsets, and [`coordinator`] all of them for the groups
+//! of one partition of `__consumer_offsets`. They are pure.
+//! [`crate::coordinator`] keeps such a state machine alive on top of its partition's log; [`service`] finds
 //! the one that a group belongs to, and [`attendant`] has it run where its partition is led.
 
 pub mod attendant;
@@ -10,9 +11,12 @@ pub mod attendant;
 pub(crate) mod bench;
 pub mod classic;
 pub mod config;
+pub mod consumer;
+pub mod consumer_protocol;
 pub mod coordinator;
-pub mod effects;
+pub mod ends;
 pub mod error;
+pub mod group;
 #[cfg(test)]
 mod history_tests;
 pub mod member_memory;
@@ -22,11 +26,10 @@ pub mod names;
 pub mod offsets;
 #[cfg(test)]
 mod offsets_tests;
-pub mod partition_log;
-pub mod partitioner;
 pub mod records;
-pub mod runtime;
 pub mod service;
+pub mod staged;
 pub mod topic;
+pub mod transactions;
 
 pub use service::Service;

@@ -51,6 +51,8 @@ macro_rules! name {
     };
 }
 
+pub(crate) use name;
+
 name!(
     /// `group.id` of a consumer.
     GroupId
@@ -94,6 +96,49 @@ impl GenerationId {
 }
 
 impl fmt::Display for GenerationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// An epoch of a consumer group (KIP-848): the group itself, its target assignment and each of its
+/// members are at one. A change of the group raises the group's; the target assignment follows, and
+/// each member once it has let go of what it no longer gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(i32);
+
+impl Epoch {
+    /// Of a member that is about to join, or has no assignment yet.
+    pub const JOINING: Self = Self(0);
+    /// Of a member that leaves.
+    pub const LEAVING: Self = Self(-1);
+    /// Of a static member that is away and will come back for its partitions.
+    pub const AWAY: Self = Self(-2);
+    /// Where a new group and its assignment begin.
+    pub const FIRST: Self = Self(1);
+
+    /// Wraps the number as it stands on the wire.
+    pub const fn new(value: i32) -> Self {
+        Self(value)
+    }
+
+    /// The number as it stands on the wire.
+    pub const fn get(self) -> i32 {
+        self.0
+    }
+
+    /// The epoch after this one. Stops at the largest: a group changes less often.
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The generation that a classic member of the group is told for this epoch.
+    pub const fn as_generation(self) -> GenerationId {
+        GenerationId::new(self.0)
+    }
+}
+
+impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }

@@ -4,17 +4,19 @@
 //! as in replay. Sorted vectors hold what a group has committed: most groups read a handful of
 //! partitions, and a million offsets should not cost more than their own size.
 //!
-//! Absent on purpose: offsets staged in transactions; records of transactional batches are left
-//! in the log untouched.
+//! What is committed in transactions that are still open is kept beside it, see [`StagedOffsets`].
 
 use std::collections::HashMap;
 
-use odradek_protocol::ids::{PartitionIndex, TimestampMs, TopicId};
+use odradek_protocol::ids::{PartitionIndex, ProducerId, TimestampMs, TopicId};
 
-use super::classic::{ClassicGroup, OffsetLifetime};
+use super::classic::OffsetLifetime;
+use super::group::Group;
 use super::messages::{FetchTopic, FetchedOffset, FetchedTopic};
 use super::names::{GroupId, TopicName};
 use super::records::{GroupRecord, OffsetCommit, OffsetKey};
+use super::staged::StagedOffsets;
+use crate::coordinator::effects::ProducerIdentity;
 
 /// A small map that is a sorted vector.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +77,7 @@ type Topics = Sorted<TopicName, Partitions>;
 pub struct OffsetStore {
     groups: HashMap<GroupId, Topics>,
     count: usize,
+    staged: StagedOffsets,
 }
 
 impl OffsetStore {
@@ -88,8 +91,26 @@ impl OffsetStore {
         self.count == 0
     }
 
+    /// What is committed in transactions that are still open.
+    pub fn staged(&self) -> &StagedOffsets {
+        &self.staged
+    }
+
+    /// Takes account of a commit in a transaction of `producer`.
+    pub fn stage(&mut self, producer: ProducerIdentity, key: &OffsetKey, commit: OffsetCommit) {
+        self.staged.stage(producer, key, commit);
+    }
+
+    /// Takes account of the end of a transaction: what it committed takes effect.
+    pub fn end_transaction(&mut self, producer_id: ProducerId, committed: bool) {
+        for (key, commit) in self.staged.end(producer_id, committed) {
+            self.put(&key, commit);
+        }
+    }
+
     /// Takes account of a record: a commit, or `None` for a tombstone.
     pub fn apply(&mut self, key: &OffsetKey, commit: Option<OffsetCommit>) {
+        self.staged.outdate(key);
         match commit {
             Some(commit) => self.put(key, commit),
             None => self.remove(key),
@@ -145,8 +166,14 @@ impl OffsetStore {
             .get(&key.partition)
     }
 
-    /// What `group` has committed for `topics`, one entry for every partition asked for.
-    pub fn fetch(&self, group: &GroupId, topics: &[FetchTopic]) -> Vec<FetchedTopic> {
+    /// What `group` has committed for `topics`, one entry for every partition asked for. With
+    /// `require_stable` it is told of which partitions an offset is staged.
+    pub fn fetch(
+        &self,
+        group: &GroupId,
+        topics: &[FetchTopic],
+        require_stable: bool,
+    ) -> Vec<FetchedTopic> {
         let held = self.groups.get(group);
         let fetch_topic = |wanted: &FetchTopic| {
             let partitions = held.and_then(|held| held.get(&wanted.topic));
@@ -159,13 +186,39 @@ impl OffsetStore {
             FetchedTopic {
                 topic: wanted.topic.clone(),
                 partitions: wanted.partitions.iter().map(fetch_partition).collect(),
+                unstable: match require_stable {
+                    true => self.unstable(group, &wanted.topic, wanted.partitions.iter()),
+                    false => Vec::new(),
+                },
             }
         };
         topics.iter().map(fetch_topic).collect()
     }
 
+    /// The partitions for which an offset of `group` is staged.
+    fn unstable<'a>(
+        &self,
+        group: &GroupId,
+        topic: &TopicName,
+        partitions: impl Iterator<Item = &'a PartitionIndex>,
+    ) -> Vec<PartitionIndex> {
+        if !self.staged.has_group(group) {
+            return Vec::new();
+        }
+        partitions
+            .copied()
+            .filter(|partition| {
+                self.staged.has(&OffsetKey {
+                    group: group.clone(),
+                    topic: topic.clone(),
+                    partition: *partition,
+                })
+            })
+            .collect()
+    }
+
     /// Everything that `group` has committed, in the order of topics and partitions.
-    pub fn fetch_all(&self, group: &GroupId) -> Vec<FetchedTopic> {
+    pub fn fetch_all(&self, group: &GroupId, require_stable: bool) -> Vec<FetchedTopic> {
         let Some(topics) = self.groups.get(group) else {
             return Vec::new();
         };
@@ -177,16 +230,28 @@ impl OffsetStore {
                     .iter()
                     .map(|(partition, commit)| (*partition, Some(to_fetched(commit))))
                     .collect(),
+                unstable: match require_stable {
+                    true => {
+                        let partitions = partitions.iter().map(|(partition, _)| partition);
+                        self.unstable(group, topic, partitions)
+                    }
+                    false => Vec::new(),
+                },
             })
             .collect()
     }
 
     /// Tombstones for everything that `group` has committed.
     pub fn tombstones_of_group(&self, group: &GroupId) -> Vec<GroupRecord> {
-        let Some(topics) = self.groups.get(group) else {
-            return Vec::new();
-        };
-        tombstones(group, topics, |_, _| true).collect()
+        let mut records = Vec::new();
+        if let Some(topics) = self.groups.get(group) {
+            records.extend(tombstones(group, topics, |_, _, _| true));
+        }
+        // A transaction that is committed later must not bring them back.
+        let staged = self.staged.keys_of_group(group);
+        let staged = staged.filter(|key| self.get(key).is_none());
+        records.extend(staged.map(|key| GroupRecord::Offset(key.clone(), None)));
+        records
     }
 
     /// Tombstones for everything committed for `deleted`. An offset committed under another id
@@ -206,6 +271,11 @@ impl OffsetStore {
                 );
             }
         }
+        for (name, id) in deleted {
+            let staged = self.staged.keys_of_topic(name, *id);
+            let staged = staged.filter(|key| self.get(key).is_none());
+            records.extend(staged.map(|key| GroupRecord::Offset(key.clone(), None)));
+        }
         records
     }
 
@@ -214,18 +284,27 @@ impl OffsetStore {
     pub fn expire(
         &self,
         id: &GroupId,
-        group: &ClassicGroup,
+        group: &Group,
         now: TimestampMs,
         retention_ms: i64,
     ) -> (Vec<GroupRecord>, bool) {
+        let mut kept = self.staged.has_group(id);
         let Some(topics) = self.groups.get(id) else {
-            return (Vec::new(), true);
+            return (Vec::new(), !kept);
         };
         let lifetime = group.offset_lifetime();
-        let mut kept = false;
-        let expired = tombstones(id, topics, |topic, commit| {
-            let goes =
-                !group.is_subscribed_to(topic) && is_expired(commit, lifetime, now, retention_ms);
+        let has_staged = kept;
+        let expired = tombstones(id, topics, |topic, partition, commit| {
+            let is_staged = || {
+                self.staged.has(&OffsetKey {
+                    group: id.clone(),
+                    topic: topic.clone(),
+                    partition,
+                })
+            };
+            let goes = !group.is_subscribed_to(topic)
+                && is_expired(commit, lifetime, now, retention_ms)
+                && !(has_staged && is_staged());
             kept |= !goes;
             goes
         })
@@ -237,7 +316,7 @@ impl OffsetStore {
 fn tombstones<'a>(
     group: &'a GroupId,
     topics: &'a Topics,
-    mut goes: impl FnMut(&TopicName, &OffsetCommit) -> bool + 'a,
+    mut goes: impl FnMut(&TopicName, PartitionIndex, &OffsetCommit) -> bool + 'a,
 ) -> impl Iterator<Item = GroupRecord> + 'a {
     topics
         .iter()
@@ -246,7 +325,7 @@ fn tombstones<'a>(
                 .iter()
                 .map(move |(partition, commit)| (topic, *partition, commit))
         })
-        .filter(move |(topic, _, commit)| goes(topic, commit))
+        .filter(move |(topic, partition, commit)| goes(topic, *partition, commit))
         .map(|(topic, partition, _)| tombstone(group.clone(), topic.clone(), partition))
 }
 

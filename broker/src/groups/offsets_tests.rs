@@ -1,6 +1,9 @@
 //! The rules of committed offsets, one test a rule.
 
-use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TopicId};
+use odradek_protocol::ids::{
+    LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId,
+};
+use odradek_storage::producer_state::EndTxnMarker;
 
 use super::bench::{Bench, GROUP};
 use super::config::CoordinatorConfig;
@@ -8,10 +11,11 @@ use super::coordinator::persistent_view;
 use super::error::GroupError;
 use super::messages::{
     CommitPartition, CommitRequest, CommitTopic, DeleteOffsetsRequest, FetchRequest, FetchTopic,
-    GroupReply, GroupRequest, ListRequest,
+    GroupReply, GroupRequest, ListRequest, TxnCommitRefusal, TxnCommitRequest,
 };
 use super::names::{GenerationId, GroupId, MemberId, TopicName};
 use super::records::GroupRecord;
+use crate::coordinator::effects::ProducerIdentity;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
@@ -135,10 +139,12 @@ fn results_come_in_the_order_asked_and_epochs_come_back() {
         partitions: vec![PartitionIndex::new(0)],
     };
     let token = bench.ask(GroupRequest::Fetch(FetchRequest {
+        require_stable: false,
         group: GroupId::new(GROUP),
+        member: None,
         topics: Some(vec![wanted("m"), wanted("nowhere"), wanted("z")]),
     }));
-    let Some(GroupReply::Fetch(topics)) = bench.reply(token) else {
+    let Some(GroupReply::Fetch(Ok(topics))) = bench.reply(token) else {
         panic!("not fetched");
     };
     let found: Vec<_> = topics
@@ -165,10 +171,12 @@ fn everything_committed_is_fetched_in_order_and_an_unknown_group_has_nothing() {
     }
     let mut fetch_all = |group: &str| {
         let token = bench.ask(GroupRequest::Fetch(FetchRequest {
+            require_stable: false,
             group: GroupId::new(group),
+            member: None,
             topics: None,
         }));
-        let Some(GroupReply::Fetch(topics)) = bench.reply(token) else {
+        let Some(GroupReply::Fetch(Ok(topics))) = bench.reply(token) else {
             panic!("not fetched");
         };
         let rows = topics.into_iter().flat_map(|topic| {
@@ -193,14 +201,16 @@ fn an_offset_of_a_topic_with_another_id_is_not_found() {
     assert_eq!(bench.commit(request), Ok(()));
     for (id, expected) in [([0; 16], true), ([1; 16], true), ([2; 16], false)] {
         let token = bench.ask(GroupRequest::Fetch(FetchRequest {
+            require_stable: false,
             group: GroupId::new(GROUP),
+            member: None,
             topics: Some(vec![FetchTopic {
                 topic: TopicName::new("t"),
                 topic_id: TopicId::from_bytes(id),
                 partitions: vec![PartitionIndex::new(0)],
             }]),
         }));
-        let Some(GroupReply::Fetch(topics)) = bench.reply(token) else {
+        let Some(GroupReply::Fetch(Ok(topics))) = bench.reply(token) else {
             panic!("not fetched");
         };
         assert_eq!(topics[0].partitions[0].1.is_some(), expected);
@@ -302,6 +312,56 @@ fn offsets_of_an_unstable_group_are_kept() {
         assert_eq!(bench.committed("former", 0), Some(5));
     }
     assert!(bench.joined(waiting).is_none());
+}
+
+#[test]
+fn what_an_open_transaction_has_staged_keeps_the_offset_and_its_group_over_expiry() {
+    for (has_committed, commits) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut bench = Bench::with_config(quiet());
+        if has_committed {
+            assert_eq!(bench.commit(outside("t", 0, 5)), Ok(()));
+            assert_eq!(bench.commit(outside("t", 1, 6)), Ok(()));
+        }
+        let producer = ProducerIdentity {
+            id: ProducerId::new(7),
+            epoch: ProducerEpoch::new(0),
+        };
+        let mut staged = TxnCommitRequest {
+            producer,
+            verified: None,
+            commit: outside("t", 0, 10),
+        };
+        let token = bench.ask(GroupRequest::CommitInTransaction(staged.clone()));
+        let Some(GroupReply::CommitInTransaction(Err(TxnCommitRefusal::Unverified(moment)))) =
+            bench.reply(token)
+        else {
+            panic!("taken without a question");
+        };
+        staged.verified = Some(moment);
+        let token = bench.ask(GroupRequest::CommitInTransaction(staged));
+        assert_eq!(
+            bench.reply(token),
+            Some(GroupReply::CommitInTransaction(Ok(vec![vec![Ok(())]])))
+        );
+        bench.advance(30 * DAY_MS);
+        assert_eq!(bench.committed("t", 0), has_committed.then_some(5));
+        assert_eq!(bench.committed("t", 1), None, "nothing is staged for it");
+        assert_eq!(bench.state(), "Empty", "the group stays with it");
+
+        let marker = EndTxnMarker {
+            aborted: !commits,
+            coordinator_epoch: 0,
+        };
+        let token = bench.ask(GroupRequest::EndTransaction(producer, marker));
+        assert_eq!(bench.reply(token), Some(GroupReply::EndTransaction));
+        let left = match commits {
+            true => Some(10),
+            false => has_committed.then_some(5),
+        };
+        assert_eq!(bench.committed("t", 0), left);
+        bench.advance(8 * DAY_MS);
+        assert_eq!((bench.committed("t", 0), bench.state()), (None, "Dead"));
+    }
 }
 
 #[test]

@@ -9,18 +9,19 @@
 //! Source: `OffsetCommitKey`, `OffsetCommitValue`, `LegacyOffsetCommitKey`, `GroupMetadataKey` and
 //! `GroupMetadataValue` of Kafka's group coordinator (KIP-211, KIP-320, KIP-345, KIP-848).
 
-mod fields;
+pub mod consumer;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId};
 use thiserror::Error;
 
 use super::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
-use super::runtime::LogRecord;
-use fields::{
-    Reader, length, put_bytes, put_compact_bytes, put_nullable_string, put_string,
+use crate::coordinator::LogRecord;
+use crate::coordinator::fields::{
+    FieldError, Reader, length, put_bytes, put_compact_bytes, put_nullable_string, put_string,
     put_unsigned_varint,
 };
+use consumer::ConsumerRecord;
 
 /// Kind number of an offset commit with the oldest value schema.
 const KIND_LEGACY_OFFSET_COMMIT: i16 = 0;
@@ -43,15 +44,9 @@ const TAG_TOPIC_ID: u32 = 0;
 /// Why bytes from the log are not a record of this topic.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum RecordError {
-    /// The bytes end within a field.
-    #[error("record ends within a field")]
-    Truncated,
-    /// A length or count is negative or larger than what is left.
-    #[error("record has an impossible length")]
-    BadLength,
-    /// A string is not UTF-8.
-    #[error("record has a string that is not UTF-8")]
-    NotUtf8,
+    /// A field cannot be read.
+    #[error(transparent)]
+    Field(#[from] FieldError),
     /// The value's schema version is newer than those known.
     #[error("record value has unknown version {0}")]
     UnknownVersion(i16),
@@ -133,6 +128,8 @@ pub enum GroupRecord {
     Offset(OffsetKey, Option<OffsetCommit>),
     /// A classic group.
     Group(GroupId, Option<GroupMetadata>),
+    /// Something of a consumer group.
+    Consumer(GroupId, ConsumerRecord),
 }
 
 /// What a record from the log turned out to be.
@@ -148,6 +145,7 @@ impl LogRecord for GroupRecord {
     fn encode_key(&self) -> Bytes {
         let mut out = BytesMut::new();
         match self {
+            Self::Consumer(group, record) => return record.encode_key(group),
             Self::Offset(key, _) => {
                 out.put_i16(KIND_OFFSET_COMMIT);
                 put_string(&mut out, key.group.as_str());
@@ -166,6 +164,7 @@ impl LogRecord for GroupRecord {
         match self {
             Self::Offset(_, value) => value.as_ref().map(encode_offset_commit),
             Self::Group(_, value) => value.as_ref().map(encode_group_metadata),
+            Self::Consumer(_, record) => record.encode_value(),
         }
     }
 }
@@ -190,7 +189,10 @@ impl GroupRecord {
                 let group = GroupId::new(key.string()?);
                 GroupRecord::Group(group, value.map(decode_group_metadata).transpose()?)
             }
-            other => return Ok(DecodedRecord::Unknown(other)),
+            kind => match ConsumerRecord::decode(kind, &mut key, value)? {
+                Some((group, record)) => GroupRecord::Consumer(group, record),
+                None => return Ok(DecodedRecord::Unknown(kind)),
+            },
         };
         Ok(DecodedRecord::Known(record))
     }
@@ -565,10 +567,11 @@ mod tests {
 
     #[test]
     fn other_kinds_of_record_are_left_alone() {
-        let key = unhex("0003 0003 677270");
+        // That of a share group.
+        let key = unhex("000b 0003 677270");
         assert_eq!(
             GroupRecord::decode(Some(&key), Some(&[0, 0])),
-            Ok(DecodedRecord::Unknown(3))
+            Ok(DecodedRecord::Unknown(11))
         );
     }
 
@@ -601,7 +604,7 @@ mod tests {
         let value = unhex("0003 0000 00000000 ffff ffff 0000000000000001 7fffffff");
         assert_eq!(
             GroupRecord::decode(Some(&key), Some(&value)),
-            Err(RecordError::Truncated)
+            Err(RecordError::Field(FieldError::Truncated))
         );
     }
 }

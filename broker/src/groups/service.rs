@@ -1,34 +1,35 @@
 //! The coordinators of all groups that this broker is responsible for.
 //!
 //! A group belongs to the partition of `__consumer_offsets` that its id hashes to, and to the
-//! broker that leads it. Whoever watches the metadata tells the service how many partitions there
-//! really are (a later change of `offsets.topic.num.partitions` moves no group) and which of them
-//! this broker leads.
+//! broker that leads it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use odradek_protocol::ids::{PartitionIndex, TopicId};
-use parking_lot::RwLock;
+use odradek_storage::producer_state::EndTxnMarker;
 
 use super::config::CoordinatorConfig;
+use super::consumer::regexes::{self, Lookup};
+use super::consumer::{GroupSettings, Refusal};
 use super::coordinator::GroupCoordinator;
 use super::error::GroupError;
 use super::messages::{
-    CommitRequest, DeleteOffsetsRequest, FetchRequest, FetchedTopic, GroupDescription,
-    GroupListing, GroupReply, GroupRequest, HeartbeatRequest, JoinReply, JoinRequest, LeaveRequest,
-    ListRequest, SyncReply, SyncRequest,
+    CommitRequest, ConsumerGroupDescription, ConsumerHeartbeatReply, ConsumerHeartbeatRequest,
+    DeleteOffsetsRequest, Described, FetchRequest, FetchedTopic, GroupListing, GroupReply,
+    GroupRequest, HeartbeatRequest, JoinReply, JoinRequest, LeaveRequest, ListRequest, SyncReply,
+    SyncRequest, TxnCommitRefusal, TxnCommitRequest,
 };
 use super::metrics;
 use super::names::{GroupId, TopicName};
-use super::partitioner::partition_of;
-use super::runtime::{CoordinatorLog, Shard, ShardError, ShardOptions};
 use crate::clock::Clock;
+use crate::coordinator::effects::ProducerIdentity;
+use crate::coordinator::host::{Host, variant};
+use crate::coordinator::hosting::Coordinators;
+use crate::coordinator::{CoordinatorLog, Shard, ShardError, ShardOptions};
+use crate::metadata::image::MetadataImage;
 
-/// How often to look whether a coordinator has come up.
-const START_POLL: Duration = Duration::from_millis(5);
+/// How often a commit in a transaction asks about it.
+const MAX_VERIFICATIONS: usize = 4;
 
 /// Name of the topic that holds groups and offsets.
 pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
@@ -51,52 +52,18 @@ impl From<ShardError> for GroupError {
 pub struct Service {
     config: CoordinatorConfig,
     clock: Arc<dyn Clock>,
-    /// Partitions of the topic; 0 as long as there is no topic.
-    partition_count: AtomicI32,
-    shards: RwLock<HashMap<PartitionIndex, Shard<GroupCoordinator>>>,
+    host: Host<GroupCoordinator>,
 }
 
-/// Asks the shard of a group and takes the reply apart.
-macro_rules! ask {
-    ($service:expr, $group:expr, $request:expr, $variant:ident) => {{
-        let group = $group.clone();
-        match $service.ask(&group, $request).await {
-            Ok(GroupReply::$variant(reply)) => Ok(reply),
-            // A shard answers in kind.
-            Ok(_) => Err(GroupError::NotAvailable),
-            Err(error) => Err(error),
-        }
-    }};
-}
+impl Coordinators for Service {
+    type Machine = GroupCoordinator;
+    type Beside = ();
 
-impl Service {
-    /// A service that coordinates nothing yet.
-    pub fn new(config: CoordinatorConfig, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            config,
-            clock,
-            partition_count: AtomicI32::new(0),
-            shards: RwLock::new(HashMap::new()),
-        }
+    fn host(&self) -> &Host<GroupCoordinator> {
+        &self.host
     }
 
-    /// Tells how many partitions the topic has; `None` if it does not exist.
-    pub fn set_partition_count(&self, count: Option<i32>) {
-        self.partition_count
-            .store(count.unwrap_or(0), Ordering::Release);
-    }
-
-    /// The partition that `group` belongs to; `None` as long as the topic does not exist.
-    pub fn partition_of(&self, group: &str) -> Option<PartitionIndex> {
-        match self.partition_count.load(Ordering::Acquire) {
-            0 => None,
-            count => Some(partition_of(group, count)),
-        }
-    }
-
-    /// This broker leads `partition` from now on, in the term of `log`. Must be called within a
-    /// runtime, on which the coordinator then loads.
-    pub fn lead(&self, partition: PartitionIndex, log: Arc<dyn CoordinatorLog>) {
+    fn lead(&self, partition: PartitionIndex, log: Arc<dyn CoordinatorLog>) {
         let mut config = self.config.clone();
         // Leaves room for the batch around a record.
         config.max_record_bytes = log.max_batch_bytes().saturating_sub(1_024);
@@ -105,59 +72,48 @@ impl Service {
             ..ShardOptions::default()
         };
         let clock = Arc::clone(&self.clock);
-        let shard = Shard::start(
-            move || GroupCoordinator::new(config.clone()),
-            log,
+        let make_state = move || GroupCoordinator::new(config.clone());
+        let shard = Shard::start(make_state, log, clock, options);
+        self.host.insert(partition, shard, ());
+    }
+}
+
+impl Service {
+    /// Tells of newer metadata.
+    pub fn set_metadata(&self, image: Arc<MetadataImage>) {
+        self.config.metadata.store(image);
+    }
+
+    /// The settings of consumer groups.
+    pub fn consumer_settings(&self) -> &GroupSettings {
+        &self.config.consumer
+    }
+
+    /// A service that coordinates nothing yet.
+    pub fn new(config: CoordinatorConfig, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            config,
             clock,
-            options,
-        );
-        let mut shards = self.shards.write();
-        shards.insert(partition, shard);
-        metrics::coordinators(shards.len());
-    }
-
-    /// This broker no longer leads `partition`. Requests that wait there fail.
-    pub fn resign(&self, partition: PartitionIndex) {
-        let mut shards = self.shards.write();
-        shards.remove(&partition);
-        metrics::coordinators(shards.len());
-    }
-
-    /// The partitions whose coordinator runs here.
-    pub fn led(&self) -> Vec<PartitionIndex> {
-        self.shards.read().keys().copied().collect()
-    }
-
-    /// Waits until the coordinator of `partition` answers.
-    pub async fn wait_until_active(&self, partition: PartitionIndex) {
-        let is_active = || {
-            let shards = self.shards.read();
-            shards.get(&partition).is_some_and(Shard::is_active)
-        };
-        while !is_active() {
-            tokio::time::sleep(START_POLL).await;
+            host: Host::new(metrics::coordinators),
         }
     }
 
-    fn shard_of(&self, group: &str) -> Result<Shard<GroupCoordinator>, GroupError> {
-        let partition = self.partition_of(group).ok_or(GroupError::NotCoordinator)?;
-        self.shards
-            .read()
-            .get(&partition)
-            .cloned()
-            .ok_or(GroupError::NotCoordinator)
-    }
-
-    async fn ask(&self, group: &GroupId, request: GroupRequest) -> Result<GroupReply, GroupError> {
-        let shard = self.shard_of(group.as_str())?;
-        Ok(shard.call(request).await?)
+    async fn ask<T>(
+        &self,
+        group: &GroupId,
+        request: GroupRequest,
+        take: impl FnOnce(GroupReply) -> Option<T>,
+    ) -> Result<T, GroupError> {
+        Ok(self.host.ask(group.as_str(), request, take).await?)
     }
 
     /// JoinGroup. Waits for the rebalance.
     pub async fn join(&self, request: JoinRequest) -> JoinReply {
         let member = request.member.clone();
-        let reply = ask!(self, request.group, GroupRequest::Join(request), Join)
-            .unwrap_or_else(|error| JoinReply::refused(error, member));
+        let group = request.group.clone();
+        let asked = GroupRequest::Join(request);
+        let reply = self.ask(&group, asked, variant!(GroupReply::Join)).await;
+        let reply = reply.unwrap_or_else(|error| JoinReply::refused(error, member));
         // One member of each generation is told that it leads.
         if reply.error.is_none() && reply.member == reply.leader {
             metrics::generation();
@@ -170,7 +126,9 @@ impl Service {
     /// # Errors
     /// What the member has to do instead.
     pub async fn sync(&self, request: SyncRequest) -> Result<SyncReply, GroupError> {
-        ask!(self, request.group, GroupRequest::Sync(request), Sync)?
+        let group = request.group.clone();
+        let asked = GroupRequest::Sync(request);
+        self.ask(&group, asked, variant!(GroupReply::Sync)).await?
     }
 
     /// Heartbeat.
@@ -178,13 +136,12 @@ impl Service {
     /// # Errors
     /// What the member has to do instead of going on.
     pub async fn heartbeat(&self, request: HeartbeatRequest) -> Result<(), GroupError> {
-        let result = ask!(
-            self,
-            request.group,
-            GroupRequest::Heartbeat(request),
-            Heartbeat
-        );
-        match result {
+        let group = request.group.clone();
+        let asked = GroupRequest::Heartbeat(request);
+        match self
+            .ask(&group, asked, variant!(GroupReply::Heartbeat))
+            .await
+        {
             // It will know better once it has loaded; until then the member is given the benefit.
             Err(GroupError::Loading) => Ok(()),
             Ok(result) => result,
@@ -200,7 +157,9 @@ impl Service {
         &self,
         request: LeaveRequest,
     ) -> Result<Vec<Result<(), GroupError>>, GroupError> {
-        ask!(self, request.group, GroupRequest::Leave(request), Leave)?
+        let group = request.group.clone();
+        let asked = GroupRequest::Leave(request);
+        self.ask(&group, asked, variant!(GroupReply::Leave)).await?
     }
 
     /// OffsetCommit.
@@ -208,26 +167,129 @@ impl Service {
     /// # Errors
     /// The request failed as a whole.
     pub async fn commit(&self, request: CommitRequest) -> Result<PartitionResults, GroupError> {
-        let results = ask!(self, request.group, GroupRequest::Commit(request), Commit)??;
-        let landed = results.iter().flatten().filter(|result| result.is_ok());
-        metrics::committed(landed.count());
+        let group = request.group.clone();
+        let asked = GroupRequest::Commit(request);
+        let results = self
+            .ask(&group, asked, variant!(GroupReply::Commit))
+            .await??;
+        count_committed(&results);
         Ok(results)
+    }
+
+    /// TxnOffsetCommit. `verify` asks the coordinator of transactions whether the group's partition
+    /// is part of the transaction.
+    ///
+    /// # Errors
+    /// The request failed as a whole.
+    pub async fn commit_in_transaction<E: From<GroupError>, F: Future<Output = Result<(), E>>>(
+        &self,
+        mut request: TxnCommitRequest,
+        verify: impl Fn(PartitionIndex) -> F,
+    ) -> Result<PartitionResults, E> {
+        let group = request.commit.group.clone();
+        let partition = self.host.partition_of(group.as_str());
+        let partition = partition.ok_or(GroupError::NotCoordinator)?;
+        for _ in 0..MAX_VERIFICATIONS {
+            let asked = GroupRequest::CommitInTransaction(request.clone());
+            let take = variant!(GroupReply::CommitInTransaction);
+            match self.ask(&group, asked, take).await? {
+                Ok(results) => {
+                    count_committed(&results);
+                    return Ok(results);
+                }
+                Err(TxnCommitRefusal::Failed(error)) => return Err(error.into()),
+                Err(TxnCommitRefusal::Unverified(moment)) => {
+                    verify(partition).await?;
+                    request.verified = Some(moment);
+                }
+            }
+        }
+        // Its transactions end faster than they can be asked about.
+        Err(GroupError::NotAvailable.into())
+    }
+
+    /// Writes the end of a transaction into a partition of the topic; what was committed in it takes
+    /// effect, or is forgotten. Whether the marker is good is known before.
+    ///
+    /// # Errors
+    /// There is no coordinator here, or it cannot write.
+    pub async fn end_transaction(
+        &self,
+        partition: PartitionIndex,
+        producer: ProducerIdentity,
+        marker: EndTxnMarker,
+    ) -> Result<(), GroupError> {
+        let shard = self.host.shard(partition)?;
+        shard
+            .call(GroupRequest::EndTransaction(producer, marker))
+            .await?;
+        Ok(())
     }
 
     /// OffsetFetch of one group.
     ///
     /// # Errors
-    /// There is no coordinator here.
+    /// There is no coordinator here, or the member that asks is not who or where it says.
     pub async fn fetch(&self, request: FetchRequest) -> Result<Vec<FetchedTopic>, GroupError> {
-        ask!(self, request.group, GroupRequest::Fetch(request), Fetch)
+        let group = request.group.clone();
+        let asked = GroupRequest::Fetch(request);
+        self.ask(&group, asked, variant!(GroupReply::Fetch)).await?
     }
 
-    /// DescribeGroups of one group; `None` if it does not exist.
+    /// ConsumerGroupHeartbeat. What regular expressions match is looked up afterwards, on a thread of
+    /// its own.
+    ///
+    /// # Errors
+    /// What the member has to do instead.
+    pub async fn consumer_heartbeat(
+        self: &Arc<Self>,
+        request: ConsumerHeartbeatRequest,
+    ) -> Result<ConsumerHeartbeatReply, Refusal> {
+        let group = request.group.clone();
+        let request = GroupRequest::ConsumerHeartbeat(request);
+        let take = variant!(GroupReply::ConsumerHeartbeat);
+        let mut reply = self.ask(&group, request, take).await??;
+        if let Some(lookup) = reply.lookup.take() {
+            tokio::spawn(Arc::clone(self).look_up(group, lookup));
+        }
+        Ok(reply)
+    }
+
+    async fn look_up(self: Arc<Self>, group: GroupId, lookup: Lookup) {
+        let image = self.config.metadata.load_full();
+        let now = self.clock.wall();
+        let found = tokio::task::spawn_blocking(move || regexes::look_up(&lookup, &image, now));
+        let Ok(found) = found.await else {
+            return;
+        };
+        let request = GroupRequest::LookedUp(group.clone(), found);
+        if let Err(error) = self.ask(&group, request, |_| Some(())).await {
+            // The next heartbeat that finds it overdue begins anew.
+            tracing::warn!(%group, %error, "what expressions match is not taken account of");
+        }
+    }
+
+    /// ConsumerGroupDescribe of one group; `None` if there is no such consumer group.
     ///
     /// # Errors
     /// There is no coordinator here.
-    pub async fn describe(&self, group: GroupId) -> Result<Option<GroupDescription>, GroupError> {
-        ask!(self, group, GroupRequest::Describe(group), Describe)
+    pub async fn describe_consumer(
+        &self,
+        group: GroupId,
+    ) -> Result<Option<ConsumerGroupDescription>, GroupError> {
+        let request = GroupRequest::ConsumerDescribe(group.clone());
+        let take = variant!(GroupReply::ConsumerDescribe);
+        self.ask(&group, request, take).await
+    }
+
+    /// DescribeGroups of one group.
+    ///
+    /// # Errors
+    /// There is no coordinator here.
+    pub async fn describe(&self, group: GroupId) -> Result<Described, GroupError> {
+        let asked = GroupRequest::Describe(group.clone());
+        self.ask(&group, asked, variant!(GroupReply::Describe))
+            .await
     }
 
     /// DeleteGroups of one group.
@@ -235,7 +297,9 @@ impl Service {
     /// # Errors
     /// Why the group still exists, or that it does not.
     pub async fn delete(&self, group: GroupId) -> Result<(), GroupError> {
-        ask!(self, group, GroupRequest::Delete(group), Delete)?
+        let asked = GroupRequest::Delete(group.clone());
+        self.ask(&group, asked, variant!(GroupReply::Delete))
+            .await?
     }
 
     /// OffsetDelete.
@@ -246,12 +310,10 @@ impl Service {
         &self,
         request: DeleteOffsetsRequest,
     ) -> Result<PartitionResults, GroupError> {
-        ask!(
-            self,
-            request.group,
-            GroupRequest::DeleteOffsets(request),
-            DeleteOffsets
-        )?
+        let group = request.group.clone();
+        let asked = GroupRequest::DeleteOffsets(request);
+        let take = variant!(GroupReply::DeleteOffsets);
+        self.ask(&group, asked, take).await?
     }
 
     /// ListGroups: the groups coordinated here.
@@ -259,17 +321,9 @@ impl Service {
     /// # Errors
     /// A coordinator is loading, so the list would have a hole.
     pub async fn list(&self, request: &ListRequest) -> Result<Vec<GroupListing>, GroupError> {
-        let shards: Vec<_> = self.shards.read().values().cloned().collect();
-        let mut groups = Vec::new();
-        for shard in shards {
-            match shard.call(GroupRequest::List(request.clone())).await {
-                Ok(GroupReply::List(listed)) => groups.extend(listed),
-                // Whoever leads the partition now lists its groups.
-                Err(ShardError::NotCoordinator) => {}
-                Ok(_) => return Err(GroupError::NotAvailable),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let asked = || GroupRequest::List(request.clone());
+        let listed = self.host.collect(asked, variant!(GroupReply::List)).await;
+        let mut groups = listed?;
         groups.sort_unstable_by(|one, other| one.group.cmp(&other.group));
         Ok(groups)
     }
@@ -277,9 +331,8 @@ impl Service {
     /// Forgets the offsets committed for topics that are gone. False if a coordinator did not get
     /// to it; then it has to be told again.
     pub async fn topics_deleted(&self, topics: &[(TopicName, TopicId)]) -> bool {
-        let shards: Vec<_> = self.shards.read().values().cloned().collect();
         let mut done = true;
-        for shard in shards {
+        for shard in self.host.shards() {
             let told = shard
                 .call(GroupRequest::TopicsDeleted(topics.to_vec()))
                 .await;
@@ -287,4 +340,9 @@ impl Service {
         }
         done
     }
+}
+
+fn count_committed(results: &PartitionResults) {
+    let landed = results.iter().flatten().filter(|result| result.is_ok());
+    metrics::committed(landed.count());
 }

@@ -62,6 +62,7 @@ impl Node {
                 listener_name: "PLAINTEXT".to_owned(),
                 advertised_host: "localhost".to_owned(),
                 advertised_port: 9_092,
+                is_for_controllers: false,
             }),
             api_key: api.key(),
             api_version,

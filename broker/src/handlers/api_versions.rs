@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use odradek_protocol::api::{self, ApiKey};
+use odradek_protocol::api::{self, ApiKey, ServedApi};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::message;
 use odradek_protocol::messages::{
@@ -19,13 +19,22 @@ use crate::metadata::image::MetadataImage;
 
 /// First version whose request names the client's software.
 const FIRST_NAMED_VERSION: i16 = 3;
+/// First version in which the lowest level of a feature may be 0.
+const FIRST_WITH_LEVEL_ZERO: i16 = 4;
 /// First version whose request may name the cluster and node that the client means to reach.
 const FIRST_ADDRESSED_VERSION: i16 = 5;
 
-static SERVED: LazyLock<Vec<api_versions_response::ApiVersion>> = LazyLock::new(|| {
+static SERVED: LazyLock<Vec<api_versions_response::ApiVersion>> =
+    LazyLock::new(|| listed(|_| true));
+
+/// What the listeners for controllers answer.
+static SERVED_TO_CONTROLLERS: LazyLock<Vec<api_versions_response::ApiVersion>> =
+    LazyLock::new(|| listed(|served| served.is_for_controllers()));
+
+fn listed(wanted: impl Fn(&ServedApi) -> bool) -> Vec<api_versions_response::ApiVersion> {
     api::served()
         .iter()
-        .filter(|served| dispatch::is_routed(served.key))
+        .filter(|served| dispatch::is_routed(served.key) && wanted(served))
         .map(|served| {
             message!(api_versions_response::ApiVersion {
                 api_key: served.key.key(),
@@ -34,7 +43,7 @@ static SERVED: LazyLock<Vec<api_versions_response::ApiVersion>> = LazyLock::new(
             })
         })
         .collect()
-});
+}
 
 static SUPPORTED_FEATURES: LazyLock<Vec<api_versions_response::SupportedFeatureKey>> =
     LazyLock::new(|| {
@@ -75,11 +84,26 @@ pub async fn handle(
     let image = context.broker.metadata.image();
     let last_offset = image.next_offset().get() - 1;
     Reply::Now(message!(ApiVersionsResponse {
-        api_keys: SERVED.clone(),
-        supported_features: SUPPORTED_FEATURES.clone(),
+        api_keys: if context.connection.is_for_controllers {
+            SERVED_TO_CONTROLLERS.clone()
+        } else {
+            SERVED.clone()
+        },
+        supported_features: supported_features(context.api_version),
         finalized_features: finalized(&image),
         finalized_features_epoch: last_offset,
     }))
+}
+
+/// The supported features. Clients that ask in an old version fail on a lowest level of 0.
+fn supported_features(version: i16) -> Vec<api_versions_response::SupportedFeatureKey> {
+    let mut features = SUPPORTED_FEATURES.clone();
+    if version < FIRST_WITH_LEVEL_ZERO {
+        for feature in &mut features {
+            feature.min_version = feature.min_version.max(1);
+        }
+    }
+    features
 }
 
 /// The finalized features of the cluster, each at one level.

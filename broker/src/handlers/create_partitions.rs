@@ -29,8 +29,9 @@ pub async fn handle(
         .map(|topic| topic.name.clone())
         .collect();
     let wanted: Vec<_> = request.topics.into_iter().map(more).collect();
+    let silent = broker.partitions.silent_nodes();
     let grown = broker.metadata.run(move |image| {
-        let (records, outcomes) = create_partitions(image, &wanted);
+        let (records, outcomes) = create_partitions(image, &wanted, &silent);
         (topics::unless(validate_only, records), outcomes)
     });
     let done = match grown.await {

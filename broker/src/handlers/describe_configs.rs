@@ -108,9 +108,7 @@ impl Describer<'_> {
             Some(ResourceKind::Group) if name.is_empty() => {
                 Err(Undescribed::invalid("Group name must not be empty"))
             }
-            Some(ResourceKind::Group) => Err(Undescribed::invalid(
-                "Settings of single groups are not supported by this version.",
-            )),
+            Some(ResourceKind::Group) => Ok(self.group(name)),
             None => Err(Undescribed::invalid(format!(
                 "Unsupported resource type: {}",
                 resource.resource_type
@@ -132,6 +130,16 @@ impl Describer<'_> {
         let own = self.image.config(&ConfigResource::topic(name));
         let entries = self.broker.config.describe_topic(own);
         Ok(entries.into_iter().map(|entry| self.entry(entry)).collect())
+    }
+
+    /// A group need not exist.
+    fn group(&self, name: &str) -> Vec<DescribeConfigsResourceResult> {
+        let own = self.image.config(&ConfigResource {
+            kind: ResourceKind::Group,
+            name: name.to_owned(),
+        });
+        let entries = self.broker.config.describe_group(own);
+        entries.into_iter().map(|entry| self.entry(entry)).collect()
     }
 
     fn broker(&self, name: &str) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {

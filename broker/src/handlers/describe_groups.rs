@@ -1,25 +1,22 @@
 //! DescribeGroups (15): classic groups in detail, each in the order asked.
 //!
-//! A group that does not exist is described as Dead; version 6 also says so with an error (KIP-1043).
+//! A group that does not exist, or is of another kind, is described as Dead; version 6 also says so with
+//! an error (KIP-1043).
 
 use odradek_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use odradek_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, StrBytes};
 
 use super::Reply;
-use super::group_answers::code_of;
+use super::group_answers::{ALL_OPERATIONS, code_of};
 use crate::context::RequestContext;
 use crate::groups::error::GroupError;
-use crate::groups::messages::{GroupDescription, MemberDescription};
+use crate::groups::messages::{Described, MemberDescription};
 use crate::groups::names::GroupId;
 
 /// First version that tells of operations.
 const FIRST_WITH_OPERATIONS: i16 = 3;
 /// First version that reports a missing group as an error.
 const FIRST_WITH_NOT_FOUND: i16 = 6;
-/// Everything that can be authorized on a group, as bits: read, delete, describe, describe
-/// configs, alter configs. Without an authorizer everybody may.
-const ALL_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
-
 /// Answers DescribeGroups.
 pub async fn handle(
     context: RequestContext,
@@ -41,24 +38,23 @@ pub async fn handle(
     Reply::Now(response)
 }
 
-fn answer(
-    version: i16,
-    id: StrBytes,
-    described: Result<Option<GroupDescription>, GroupError>,
-) -> DescribedGroup {
+fn answer(version: i16, id: StrBytes, described: Result<Described, GroupError>) -> DescribedGroup {
     let mut group = DescribedGroup::default();
     match described {
-        Ok(Some(description)) => {
+        Ok(Described::Classic(description)) => {
             group.group_state = StrBytes::from(description.state);
             group.protocol_type = StrBytes::from(description.protocol_type);
             group.protocol_data = StrBytes::from(description.protocol);
             group.members = description.members.into_iter().map(member_of).collect();
         }
-        Ok(None) => {
+        Ok(none @ (Described::Missing | Described::OtherKind)) => {
             group.group_state = StrBytes::from("Dead");
             if version >= FIRST_WITH_NOT_FOUND {
                 group.error_code = code_of(Some(GroupError::GroupNotFound));
-                group.error_message = Some(StrBytes::from(format!("Group {id} not found.")));
+                group.error_message = Some(StrBytes::from(match none {
+                    Described::OtherKind => format!("Group {id} is not a classic group."),
+                    _ => format!("Group {id} not found."),
+                }));
             }
         }
         Err(error) => group.error_code = code_of(Some(error)),
@@ -86,10 +82,10 @@ mod tests {
 
     #[test]
     fn a_group_that_does_not_exist_is_dead_and_from_version_6_an_error() {
-        let old = answer(5, StrBytes::from("g"), Ok(None));
+        let old = answer(5, StrBytes::from("g"), Ok(Described::Missing));
         assert_eq!((old.error_code, old.group_state.as_str()), (0, "Dead"));
         assert_eq!(old.error_message, None);
-        let new = answer(6, StrBytes::from("g"), Ok(None));
+        let new = answer(6, StrBytes::from("g"), Ok(Described::Missing));
         assert_eq!((new.error_code, new.group_state.as_str()), (69, "Dead"));
         assert!(new.error_message.is_some());
     }

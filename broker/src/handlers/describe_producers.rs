@@ -1,7 +1,7 @@
 //! DescribeProducers (KIP-664): which idempotent and transactional producers a partition remembers.
 
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{Offset, PartitionIndex};
+use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex};
 use odradek_protocol::message;
 use odradek_protocol::messages::describe_producers_response::{
     PartitionResponse, ProducerState, TopicResponse,
@@ -66,10 +66,10 @@ fn describe(partitions: &PartitionManager, topic: &TopicRef, index: i32) -> Part
         Ok(partition) => partition,
         Err(error) => return failed(index, error.error_code(), None),
     };
-    match partition.require_leader() {
-        Ok(_) => message!(PartitionResponse {
+    match partition.read_as_leader(LeaderEpoch::NONE, |_| Ok(active_producers(&partition))) {
+        Ok(active_producers) => message!(PartitionResponse {
             partition_index: index,
-            active_producers: active_producers(&partition),
+            active_producers,
         }),
         Err(error) => failed(index, error.error_code(), None),
     }

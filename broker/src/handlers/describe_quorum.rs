@@ -14,6 +14,8 @@ use odradek_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse, 
 use super::Reply;
 use super::admin_answers::Verdict;
 use crate::context::{BrokerContext, RequestContext};
+use crate::metadata::image::MetadataImage;
+use crate::metadata::records::VoterRecord;
 use crate::metadata::topic_name::CLUSTER_METADATA;
 
 /// First version that tells the voters' addresses and directories.
@@ -94,7 +96,7 @@ fn quorum(broker: &BrokerContext, version: i16) -> PartitionData {
                 ago_ms.map_or(-1, |ago_ms| now.saturating_sub(ago_ms)),
             )
         };
-        let directory = image.only_directory(node);
+        let directory = directory(&image, node);
         message!(ReplicaState {
             replica_id: node.get(),
             replica_directory_id: if version >= FIRST_NODES_VERSION {
@@ -121,6 +123,10 @@ fn nodes(broker: &BrokerContext, version: i16) -> Vec<Node> {
     if version < FIRST_NODES_VERSION {
         return Vec::new();
     }
+    let image = broker.metadata.image();
+    if image.has_voter_records() {
+        return image.voters().iter().map(named_voter).collect();
+    }
     let config = broker.config.load();
     let name = config
         .cluster
@@ -143,6 +149,34 @@ fn nodes(broker: &BrokerContext, version: i16) -> Vec<Node> {
             })
         })
         .collect()
+}
+
+fn named_voter(voter: &VoterRecord) -> Node {
+    let listeners = voter.endpoints.iter().map(|endpoint| {
+        message!(Listener {
+            name: StrBytes::from(endpoint.name.as_str()),
+            host: StrBytes::from(endpoint.host.as_str()),
+            port: endpoint.port,
+        })
+    });
+    message!(Node {
+        node_id: voter.id.get(),
+        listeners: listeners.collect(),
+    })
+}
+
+/// The directory of a replica. Voters that the configurations name are known by their ids alone.
+fn directory(image: &MetadataImage, node: NodeId) -> Uuid {
+    if let Some(voter) = image.voters().iter().find(|voter| voter.id == node) {
+        return voter.directory;
+    }
+    if image.voter_ids().contains(&node) {
+        return Uuid::ZERO;
+    }
+    match image.controller(node) {
+        Some(controller) => controller.directory,
+        None => image.only_directory(node),
+    }
 }
 
 /// Name of a controller's listener where this node has none of its own.

@@ -25,13 +25,13 @@ pub async fn handle(
 ) -> Reply<DescribeTopicPartitionsResponse> {
     let broker = &context.broker;
     let image = broker.metadata.image();
-    let Some(topics) = topics(&image, &request) else {
-        return Reply::Now(refused(request.topics));
-    };
     let most = broker.config.load().max_request_partitions;
     let limit = usize::try_from(request.response_partition_limit)
         .unwrap_or(0)
         .clamp(1, most.max(1));
+    let Some(topics) = topics(&image, &request, limit) else {
+        return Reply::Now(refused(request.topics));
+    };
     let start = request.cursor.as_ref().map(|cursor| {
         let index = usize::try_from(cursor.partition_index).unwrap_or(0);
         (cursor.topic_name.as_str(), index)
@@ -45,16 +45,21 @@ enum Entry {
     Unknown(StrBytes),
 }
 
-/// Topics from the cursor on, in the order of their names; `None` if the cursor is not one.
-fn topics(image: &MetadataImage, request: &DescribeTopicPartitionsRequest) -> Option<Vec<Entry>> {
+/// Topics from the cursor on, in the order of their names; `None` if the cursor is not one. A page of
+/// `limit` partitions has no more topics than that, and names the one after them.
+fn topics(
+    image: &MetadataImage,
+    request: &DescribeTopicPartitionsRequest,
+    limit: usize,
+) -> Option<Vec<Entry>> {
     let from = match &request.cursor {
         Some(cursor) if cursor.partition_index < 0 => return None,
         Some(cursor) => cursor.topic_name.as_str(),
         None => "",
     };
     if request.topics.is_empty() {
-        let all = image.topics_from(from).map(Arc::clone);
-        return Some(all.map(Entry::Known).collect());
+        let page = image.topics_from(from).take(limit.saturating_add(1));
+        return Some(page.map(Arc::clone).map(Entry::Known).collect());
     }
     let mut names: Vec<&StrBytes> = request.topics.iter().map(|topic| &topic.name).collect();
     names.sort_unstable();

@@ -1,8 +1,9 @@
 //! ElectLeaders (KIP-183, KIP-460): the first replicas lead again.
 //!
 //! The metadata leader asks each partition's leader to hand over, and answers once the metadata says
-//! that it has, or the sender's time is up. An unclean election has nobody to elect here: a group
-//! without a leader is one whose voters are mostly away.
+//! that it has, or the sender's time is up. An unclean election has a partition that has lost most of its
+//! voters go on with the replica that has the longest log, whatever `unclean.leader.election.enable`
+//! says, as in Kafka; it is answered once that leads, or the time is up.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,12 +18,16 @@ use odradek_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse, StrB
 use super::Reply;
 use super::admin_answers::Verdict;
 use crate::cluster::duties::ask_to_hand_over;
+use crate::cluster::unclean::Electing;
 use crate::context::{BrokerContext, RequestContext};
-use crate::metadata::controller::elections::{HandOver, elect_preferred, elect_unclean};
-use crate::metadata::image::MetadataImage;
+use crate::metadata::controller::elections::{HandOver, elect_preferred};
+use crate::metadata::controller::unclean_elections::looks_stuck;
+use crate::metadata::image::{MetadataImage, PartitionState};
 
 /// The election of first replicas.
 const PREFERRED: i8 = 0;
+/// That of whoever is left.
+const UNCLEAN: i8 = 1;
 /// Version 0 has no other.
 const FIRST_TYPED_VERSION: i16 = 1;
 /// Partitions that are handed over at a time.
@@ -48,8 +53,12 @@ pub async fn handle(
             error_code: ErrorCode::NotController.code(),
         }));
     }
-    let is_preferred =
-        context.api_version < FIRST_TYPED_VERSION || request.election_type == PREFERRED;
+    let is_preferred = match request.election_type {
+        _ if context.api_version < FIRST_TYPED_VERSION => true,
+        PREFERRED => true,
+        UNCLEAN => false,
+        _ => return Reply::Now(refused(&broker.metadata.image(), request)),
+    };
     let timeout = u64::try_from(request.timeout_ms).unwrap_or(0);
     let deadline = context.received_at + Duration::from_millis(timeout);
     let image = broker.metadata.image();
@@ -67,7 +76,13 @@ pub async fn handle(
                             Err(code) => code,
                         }
                     }
-                    Some(id) => elect_unclean(&image, id, asked.partition),
+                    Some(id) => {
+                        let electing =
+                            elect_unclean(broker, id, asked.partition, deadline, is_for_all);
+                        tokio::time::timeout_at(deadline.into(), electing)
+                            .await
+                            .unwrap_or(ErrorCode::RequestTimedOut)
+                    }
                 };
                 (asked.topic, asked.partition, code)
             }
@@ -96,6 +111,33 @@ pub async fn handle(
     Reply::Now(message!(ElectLeadersResponse {
         replica_election_results: results,
     }))
+}
+
+/// The answer to an election of no known type.
+fn refused(image: &MetadataImage, request: ElectLeadersRequest) -> ElectLeadersResponse {
+    let code = ErrorCode::InvalidRequest;
+    let reason = format!("Unknown election type {}", request.election_type);
+    let (names, asked) = match request.topic_partitions {
+        Some(_) => asked(image, request),
+        None => (Vec::new(), Vec::new()),
+    };
+    let mut results: Vec<ReplicaElectionResult> = names
+        .into_iter()
+        .map(|topic| message!(ReplicaElectionResult { topic }))
+        .collect();
+    for asked in asked {
+        if let Some(result) = results.get_mut(asked.topic) {
+            result.partition_result.push(message!(PartitionResult {
+                partition_id: asked.partition.get(),
+                error_code: code.code(),
+                error_message: Some(StrBytes::from(reason.as_str())),
+            }));
+        }
+    }
+    message!(ElectLeadersResponse {
+        error_code: code.code(),
+        replica_election_results: results,
+    })
 }
 
 fn asked(image: &MetadataImage, request: ElectLeadersRequest) -> (Vec<StrBytes>, Vec<Asked>) {
@@ -153,4 +195,50 @@ async fn hand_over(broker: &BrokerContext, wanted: HandOver, deadline: Instant) 
     tokio::time::timeout_at(deadline.into(), moved)
         .await
         .unwrap_or(ErrorCode::RequestTimedOut)
+}
+
+async fn elect_unclean(
+    broker: &BrokerContext,
+    topic_id: TopicId,
+    partition: PartitionIndex,
+    deadline: Instant,
+    is_for_all: bool,
+) -> ErrorCode {
+    let image = broker.metadata.image();
+    let state = image
+        .topic_by_id(topic_id)
+        .and_then(|topic| topic.partition(partition));
+    let Some(state) = state else {
+        return ErrorCode::UnknownTopicOrPartition;
+    };
+    let Some(controllers) = &broker.controllers else {
+        // There is nobody else who could have the records.
+        return match state.leader {
+            Some(_) => ErrorCode::ElectionNotNeeded,
+            None => ErrorCode::EligibleLeadersNotAvailable,
+        };
+    };
+    // Who asks for all has those asked that look as if they needed it.
+    if is_for_all && !looks_stuck(&image, state) {
+        return ErrorCode::ElectionNotNeeded;
+    }
+    let electing = Electing {
+        metadata: &broker.metadata,
+        peers: controllers.peers(),
+        partitions: &broker.partitions,
+    };
+    match electing.elect(topic_id, partition).await {
+        ErrorCode::None => {}
+        code => return code,
+    }
+    // The election stands in the metadata. Who asked is better off once the partition is led.
+    let mut images = broker.metadata.subscribe();
+    let led = images.wait_for(|image| {
+        let topic = image.topic_by_id(topic_id);
+        let state = topic.and_then(|topic| topic.partition(partition));
+        state.is_none_or(PartitionState::is_led_in_its_incarnation)
+    });
+    let soon = deadline.saturating_duration_since(Instant::now()) / 2;
+    let _ = tokio::time::timeout(soon, led).await;
+    ErrorCode::None
 }

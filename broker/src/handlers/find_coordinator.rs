@@ -1,7 +1,7 @@
-//! FindCoordinator (10): which broker coordinates a group.
+//! FindCoordinator (10): which broker coordinates a group or a transactional id.
 //!
-//! The first question makes `__consumer_offsets`. From version 4 on several keys are asked at once
-//! (KIP-699). There are no transactions and no share groups yet: their coordinator is not available.
+//! The first question makes `__consumer_offsets` or `__transaction_state`. From version 4 on several
+//! keys are asked at once (KIP-699). There are no share groups yet.
 
 use odradek_protocol::ErrorCode;
 use odradek_protocol::messages::find_coordinator_response::Coordinator;
@@ -10,9 +10,10 @@ use odradek_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse
 use super::leader_hint::LeaderHint;
 use super::{Reply, topic_view};
 use crate::context::RequestContext;
+use crate::coordinator::partitioner::partition_of;
 use crate::fetch_sessions::TopicRef;
-use crate::groups::partitioner::partition_of;
-use crate::groups::topic;
+use crate::metadata::image::Topic;
+use crate::{groups, txn};
 
 /// First version that asks for several keys.
 const FIRST_WITH_KEYS: i16 = 4;
@@ -74,10 +75,10 @@ fn nobody() -> Node {
     }
 }
 
-async fn find_group(context: &RequestContext, group: &str) -> Result<Node, ErrorCode> {
-    let topic = topic::ensure(&context.broker, group).await?;
+/// The leader of the partition of `topic` that `id` belongs to.
+fn leader_of(context: &RequestContext, topic: &Topic, id: &str) -> Result<Node, ErrorCode> {
     let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-    let index = partition_of(group, count);
+    let index = partition_of(id, count);
     let (partitions, reference) = (&context.broker.partitions, TopicRef::Id(topic.id));
     let leader = match partitions.state(&reference, index) {
         Some(_) => LeaderHint::of(partitions, &reference, index).map(|hint| hint.leader),
@@ -99,8 +100,14 @@ async fn find_group(context: &RequestContext, group: &str) -> Result<Node, Error
 
 async fn find(context: &RequestContext, key_type: i8, key: &str) -> Result<Node, ErrorCode> {
     match key_type {
-        KEY_TYPE_GROUP => find_group(context, key).await,
-        KEY_TYPE_TRANSACTION => Err(ErrorCode::CoordinatorNotAvailable),
+        KEY_TYPE_GROUP => {
+            let topic = groups::topic::ensure(&context.broker, key).await?;
+            leader_of(context, &topic, key)
+        }
+        KEY_TYPE_TRANSACTION => {
+            let topic = txn::topic::ensure(&context.broker, key).await?;
+            leader_of(context, &topic, key)
+        }
         _ => Err(ErrorCode::InvalidRequest),
     }
 }

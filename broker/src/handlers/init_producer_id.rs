@@ -1,7 +1,5 @@
-//! InitProducerId (KIP-98): an id for a new idempotent producer.
-//!
-//! There are no transactions yet: a transactional id is refused with an error that a client does
-//! not try again after, rather than letting it wait for a coordinator that does not exist.
+//! InitProducerId (KIP-98, KIP-360): an id and an epoch for a producer. One that is idempotent only
+//! gets an id that nobody has had; one with a transactional id becomes the only one under that id.
 
 use std::time::Duration;
 
@@ -12,7 +10,12 @@ use odradek_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::Reply;
 use crate::context::RequestContext;
+use crate::coordinator::effects::ProducerIdentity;
+use crate::txn::messages::InitRequest;
+use crate::txn::names::TransactionalId;
 
+/// First version that knows PRODUCER_FENCED.
+const FIRST_WITH_FENCING: i16 = 4;
 /// How long a client waits for a new block of ids.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -21,8 +24,31 @@ pub async fn handle(
     context: RequestContext,
     request: InitProducerIdRequest,
 ) -> Reply<InitProducerIdResponse> {
-    if let Err(code) = check(&request) {
-        return Reply::Now(refused(code));
+    let expected = match expected(&request) {
+        Ok(expected) => expected,
+        Err(code) => return Reply::Now(refused(code)),
+    };
+    if let Some(id) = &request.transactional_id {
+        let broker = &context.broker;
+        let initialized = broker.transactions.init(
+            InitRequest {
+                id: TransactionalId::new(id),
+                timeout_ms: request.transaction_timeout_ms,
+                expected,
+                fresh: None,
+            },
+            &broker.producer_ids,
+        );
+        return Reply::Now(match initialized.await {
+            Ok(producer) => message!(InitProducerIdResponse {
+                producer_id: producer.id.get(),
+                producer_epoch: producer.epoch.get(),
+            }),
+            Err(error) if context.api_version < FIRST_WITH_FENCING => {
+                refused(error.code_before_fencing())
+            }
+            Err(error) => refused(error.code()),
+        });
     }
     let given = tokio::time::timeout(PATIENCE, context.broker.producer_ids.next()).await;
     Reply::Now(match given {
@@ -41,21 +67,17 @@ pub async fn handle(
     })
 }
 
-fn check(request: &InitProducerIdRequest) -> Result<(), ErrorCode> {
-    match &request.transactional_id {
-        Some(id) if id.is_empty() => Err(ErrorCode::InvalidRequest),
-        Some(_) => Err(ErrorCode::UnsupportedVersion),
-        None => {
-            // A producer that has an id gives its epoch with it (KIP-360).
-            let has_id = request.producer_id != ProducerId::NONE.get();
-            let has_epoch = request.producer_epoch != ProducerEpoch::NONE.get();
-            if has_id == has_epoch {
-                Ok(())
-            } else {
-                Err(ErrorCode::InvalidRequest)
-            }
-        }
+/// What the producer was before. One that has an id gives its epoch with it (KIP-360).
+fn expected(request: &InitProducerIdRequest) -> Result<Option<ProducerIdentity>, ErrorCode> {
+    let has_id = request.producer_id != ProducerId::NONE.get();
+    let has_epoch = request.producer_epoch != ProducerEpoch::NONE.get();
+    if has_id != has_epoch {
+        return Err(ErrorCode::InvalidRequest);
     }
+    Ok(has_id.then(|| ProducerIdentity {
+        id: ProducerId::new(request.producer_id),
+        epoch: ProducerEpoch::new(request.producer_epoch),
+    }))
 }
 
 fn refused(code: ErrorCode) -> InitProducerIdResponse {
@@ -69,24 +91,19 @@ fn refused(code: ErrorCode) -> InitProducerIdResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use odradek_protocol::messages::StrBytes;
 
-    fn checked(transactional_id: Option<&str>, id: i64, epoch: i16) -> Result<(), ErrorCode> {
-        check(&message!(InitProducerIdRequest {
-            transactional_id: transactional_id.map(StrBytes::from),
+    fn given(id: i64, epoch: i16) -> Result<Option<ProducerIdentity>, ErrorCode> {
+        expected(&message!(InitProducerIdRequest {
             producer_id: id,
             producer_epoch: epoch,
         }))
     }
 
     #[test]
-    fn an_id_and_an_epoch_go_together_and_transactions_are_refused_for_good() {
-        assert_eq!(checked(None, -1, -1), Ok(()));
-        assert_eq!(checked(None, 0, 0), Ok(()));
-        assert_eq!(checked(None, 5, -1), Err(ErrorCode::InvalidRequest));
-        assert_eq!(checked(None, -1, 0), Err(ErrorCode::InvalidRequest));
-        assert_eq!(checked(Some(""), -1, -1), Err(ErrorCode::InvalidRequest));
-        let refused = checked(Some("tx"), -1, -1).expect_err("refused");
-        assert!(!refused.retriable());
+    fn an_id_and_an_epoch_go_together() {
+        assert_eq!(given(-1, -1), Ok(None));
+        assert!(given(0, 0).is_ok_and(|given| given.is_some()));
+        assert_eq!(given(5, -1), Err(ErrorCode::InvalidRequest));
+        assert_eq!(given(-1, 0), Err(ErrorCode::InvalidRequest));
     }
 }

@@ -10,7 +10,7 @@ use odradek_protocol::messages::join_group_response::JoinGroupResponseMember;
 use odradek_protocol::messages::{JoinGroupRequest, JoinGroupResponse, StrBytes};
 
 use super::Reply;
-use super::group_answers::{code_of, copy, instance_of};
+use super::group_answers::{code_of, copy, instance_of, java_address, random_uuid};
 use crate::context::RequestContext;
 use crate::groups::Service;
 use crate::groups::error::GroupError;
@@ -115,58 +115,9 @@ fn member_of(joined: JoinedMember) -> JoinGroupResponseMember {
     member
 }
 
-/// A random UUID of version 4 as text, as Kafka's member ids end with one.
-fn random_uuid() -> String {
-    let random: u128 = rand::random();
-    let uuid = random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let hex = format!("{uuid:032x}");
-    let part = |range| hex.get(range).unwrap_or_default();
-    format!(
-        "{}-{}-{}-{}-{}",
-        part(0..8),
-        part(8..12),
-        part(12..16),
-        part(16..20),
-        part(20..32)
-    )
-}
-
-/// An address as Java prints it, which is what tools expect to find in a group's record.
-fn java_address(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(address) => format!("/{address}"),
-        IpAddr::V6(address) => {
-            let parts: Vec<String> = address
-                .segments()
-                .iter()
-                .map(|segment| format!("{segment:x}"))
-                .collect();
-            format!("/{}", parts.join(":"))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_printed_as_java_prints_them() {
-        assert_eq!(java_address([127, 0, 0, 1].into()), "/127.0.0.1");
-        assert_eq!(
-            java_address([0, 0, 0, 0, 0, 0, 0, 1].into()),
-            "/0:0:0:0:0:0:0:1"
-        );
-    }
-
-    #[test]
-    fn member_ids_end_with_a_random_uuid_of_version_4() {
-        let uuid = random_uuid();
-        assert_eq!(uuid.len(), 36);
-        assert_eq!(uuid.as_bytes()[14], b'4');
-        assert!(b"89ab".contains(&uuid.as_bytes()[19]));
-        assert_ne!(uuid, random_uuid());
-    }
 
     #[test]
     fn a_missing_protocol_is_null_only_where_the_version_allows_it() {

@@ -13,14 +13,14 @@ use crate::partitions::PartitionManager;
 
 /// A partition's leader as this node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeaderHint {
-    pub(super) leader: NodeId,
+pub(crate) struct LeaderHint {
+    pub(crate) leader: NodeId,
     pub(super) epoch: LeaderEpoch,
 }
 
 impl LeaderHint {
     /// The leader of `partition`; `None` where nobody is known to lead it.
-    pub(super) fn of(
+    pub(crate) fn of(
         partitions: &PartitionManager,
         topic: &TopicRef,
         index: PartitionIndex,

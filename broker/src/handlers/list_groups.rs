@@ -6,7 +6,6 @@ use odradek_protocol::messages::{ListGroupsRequest, ListGroupsResponse, StrBytes
 use super::Reply;
 use super::group_answers::code_of;
 use crate::context::RequestContext;
-use crate::groups::coordinator::KIND_CLASSIC;
 use crate::groups::messages::{GroupListing, ListRequest};
 
 /// Answers ListGroups.
@@ -37,6 +36,6 @@ fn listed(group: GroupListing) -> ListedGroup {
     listed.group_id = StrBytes::from(group.group.as_str());
     listed.protocol_type = StrBytes::from(group.protocol_type);
     listed.group_state = StrBytes::from(group.state);
-    listed.group_type = StrBytes::from(KIND_CLASSIC);
+    listed.group_type = StrBytes::from(group.kind);
     listed
 }

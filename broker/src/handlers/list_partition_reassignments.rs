@@ -20,10 +20,16 @@ pub async fn handle(
 ) -> Reply<ListPartitionReassignmentsResponse> {
     let image = context.broker.metadata.image();
     let topics: Vec<OngoingTopicReassignment> = match request.topics {
-        None => image
-            .topics()
-            .filter_map(|topic| ongoing(topic, |_| true))
-            .collect(),
+        None => {
+            let mut ids: Vec<_> = image.tally().reassigning().map(|(id, _)| id).collect();
+            ids.dedup();
+            let mut topics: Vec<_> = ids.iter().filter_map(|id| image.topic_by_id(*id)).collect();
+            topics.sort_unstable_by_key(|topic| &topic.name);
+            let ongoing = topics
+                .into_iter()
+                .filter_map(|topic| ongoing(topic, |_| true));
+            ongoing.collect()
+        }
         Some(asked) => asked
             .iter()
             .filter_map(|asked| {

@@ -4,7 +4,7 @@
 //! named by their ids (KIP-848).
 
 use odradek_protocol::ErrorCode;
-use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex};
+use odradek_protocol::message;
 use odradek_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
@@ -14,15 +14,17 @@ use odradek_protocol::messages::offset_commit_response::{
 use odradek_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 
 use super::Reply;
-use super::group_answers::{code_of, code_of_result, instance_of};
+use super::commit_rows::{CommitRows, Named, commit_partition};
+use super::group_answers::instance_of;
 use crate::context::RequestContext;
 use crate::groups::Service;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{CommitPartition, CommitRequest, CommitTopic};
-use crate::groups::names::{GenerationId, GroupId, MemberId, TopicName};
-use crate::groups::service::PartitionResults;
-use crate::metadata::image::{MetadataImage, Topic};
+use crate::groups::names::{GenerationId, GroupId, MemberId};
+use crate::metadata::image::MetadataImage;
 
+/// First version that members of consumer groups may use (KIP-848).
+const FIRST_WITH_EPOCHS: i16 = 9;
 /// First version that names topics by id.
 const FIRST_WITH_TOPIC_IDS: i16 = 10;
 /// `retention_time_ms` of a client that leaves it to the broker.
@@ -38,130 +40,72 @@ pub async fn handle(
     Reply::Now(commit(groups, &image, context.api_version, request).await)
 }
 
-/// A row of the response that the coordinator still has to fill: topic and partition by their
-/// places in it.
-type Row = (usize, usize);
-
 async fn commit(
     groups: &Service,
     image: &MetadataImage,
     version: i16,
     request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
-    let mut response = OffsetCommitResponse::default();
-    let mut topics = Vec::new();
-    let mut rows: Vec<Vec<Row>> = Vec::new();
-    for (at, topic) in request.topics.iter().enumerate() {
-        let (answer, known, known_rows) = check_topic(image, version, at, topic);
-        response.topics.push(answer);
-        if let Some(known) = known {
-            topics.push(known);
-            rows.push(known_rows);
+    let mut rows = CommitRows::default();
+    for topic in &request.topics {
+        let named = match version {
+            FIRST_WITH_TOPIC_IDS.. => Named::Id(topic.topic_id.into()),
+            _ => Named::Name(&topic.name),
+        };
+        rows.push(image, named, topic.partitions.iter().map(to_commit));
+    }
+    let topics = rows.take_known();
+    let results = match topics.is_empty() {
+        true => Ok(Vec::new()),
+        false => {
+            let asked = asked(version, &request, topics);
+            groups.commit(asked).await.map_err(GroupError::code)
         }
-    }
-    if topics.is_empty() {
-        return response;
-    }
-    let asked = CommitRequest {
+    };
+    let topics = request.topics.iter().zip(rows.codes(&results));
+    message!(OffsetCommitResponse {
+        topics: topics.map(|(topic, codes)| answer(topic, codes)).collect(),
+    })
+}
+
+fn asked(version: i16, request: &OffsetCommitRequest, topics: Vec<CommitTopic>) -> CommitRequest {
+    CommitRequest {
         group: GroupId::new(&request.group_id),
         member: MemberId::new(&request.member_id),
         instance: instance_of(request.group_instance_id.as_ref()),
         generation: GenerationId::new(request.generation_id_or_member_epoch),
         retention_ms: Some(request.retention_time_ms).filter(|ms| *ms != DEFAULT_RETENTION),
-        no_such_group: if version >= 9 {
+        knows_epochs: version >= FIRST_WITH_EPOCHS,
+        no_such_group: if version >= FIRST_WITH_EPOCHS {
             GroupError::GroupNotFound
         } else {
             GroupError::IllegalGeneration
         },
         topics,
-    };
-    let results = groups.commit(asked).await;
-    fill_in(&mut response, &rows, &results);
-    response
-}
-
-/// Answers what does not exist, and collects the rest for the coordinator.
-fn check_topic(
-    image: &MetadataImage,
-    version: i16,
-    at: usize,
-    asked: &OffsetCommitRequestTopic,
-) -> (OffsetCommitResponseTopic, Option<CommitTopic>, Vec<Row>) {
-    let mut answer = OffsetCommitResponseTopic::default();
-    answer.name = asked.name.clone();
-    answer.topic_id = asked.topic_id;
-    let (topic, missing) = if version >= FIRST_WITH_TOPIC_IDS {
-        let topic = image.topic_by_id(asked.topic_id.into());
-        (topic, ErrorCode::UnknownTopicId)
-    } else {
-        let topic = image.topic(&asked.name);
-        (topic, ErrorCode::UnknownTopicOrPartition)
-    };
-    let mut partitions = Vec::new();
-    let mut rows = Vec::new();
-    for (row, partition) in asked.partitions.iter().enumerate() {
-        let mut result = OffsetCommitResponsePartition::default();
-        result.partition_index = partition.partition_index;
-        match topic {
-            None => result.error_code = missing.code(),
-            Some(topic) if has_partition(topic, partition.partition_index) => {
-                partitions.push(to_commit(partition));
-                rows.push((at, row));
-            }
-            Some(_) => result.error_code = ErrorCode::UnknownTopicOrPartition.code(),
-        }
-        answer.partitions.push(result);
     }
-    let known = topic
-        .filter(|_| !partitions.is_empty())
-        .map(|topic| CommitTopic {
-            topic: TopicName::new(&topic.name),
-            topic_id: topic.id,
-            partitions,
-        });
-    (answer, known, rows)
-}
-
-fn has_partition(topic: &Topic, index: i32) -> bool {
-    topic.partition(PartitionIndex::new(index)).is_some()
 }
 
 fn to_commit(partition: &OffsetCommitRequestPartition) -> CommitPartition {
-    let metadata = partition.committed_metadata.as_ref();
-    CommitPartition {
-        partition: PartitionIndex::new(partition.partition_index),
-        offset: Offset::new(partition.committed_offset),
-        leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
-        metadata: metadata
-            .map(|text| text.as_str())
-            .unwrap_or_default()
-            .to_owned(),
-    }
+    commit_partition(
+        partition.partition_index,
+        partition.committed_offset,
+        partition.committed_leader_epoch,
+        partition.committed_metadata.as_ref(),
+    )
 }
 
-fn fill_in(
-    response: &mut OffsetCommitResponse,
-    rows: &[Vec<Row>],
-    results: &Result<PartitionResults, GroupError>,
-) {
-    for (index, topic_rows) in rows.iter().enumerate() {
-        for (place, (topic, partition)) in topic_rows.iter().enumerate() {
-            let code = match results {
-                Ok(results) => results
-                    .get(index)
-                    .and_then(|topic| topic.get(place))
-                    .map_or(ErrorCode::UnknownServerError.code(), code_of_result),
-                Err(error) => code_of(Some(*error)),
-            };
-            if let Some(row) = response
-                .topics
-                .get_mut(*topic)
-                .and_then(|topic| topic.partitions.get_mut(*partition))
-            {
-                row.error_code = code;
-            }
-        }
-    }
+fn answer(asked: &OffsetCommitRequestTopic, codes: Vec<ErrorCode>) -> OffsetCommitResponseTopic {
+    let rows = asked.partitions.iter().zip(codes).map(|(partition, code)| {
+        message!(OffsetCommitResponsePartition {
+            partition_index: partition.partition_index,
+            error_code: code.code(),
+        })
+    });
+    message!(OffsetCommitResponseTopic {
+        name: asked.name.clone(),
+        topic_id: asked.topic_id,
+        partitions: rows.collect(),
+    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! One entry for every partition asked for, whether it exists or was ever committed; null topics
 //! mean everything the group has committed (from version 2). From version 8 on several groups are
 //! asked at once (KIP-709), from version 10 on topics are named by their ids (KIP-848). Offsets
-//! are those of acknowledged commits always, so `require_stable` (KIP-447) asks for nothing more
-//! as long as there are no transactions.
+//! are those of acknowledged commits always; with `require_stable` (KIP-447) a partition of which an
+//! open transaction may change the offset is answered with UNSTABLE_OFFSET_COMMIT.
 
 use odradek_protocol::ErrorCode;
 use odradek_protocol::ids::{PartitionIndex, TopicId};
@@ -22,7 +22,7 @@ use crate::context::RequestContext;
 use crate::groups::Service;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{FetchRequest, FetchTopic, FetchedOffset, FetchedTopic};
-use crate::groups::names::{GroupId, TopicName};
+use crate::groups::names::{Epoch, GroupId, MemberId, TopicName};
 use crate::metadata::image::MetadataImage;
 
 /// First version with an error for the whole group.
@@ -43,11 +43,12 @@ pub async fn handle(
     let mut response = OffsetFetchResponse::default();
     if version >= FIRST_WITH_GROUPS {
         for asked in &request.groups {
-            let answer = fetch(groups, &image, version, asked).await;
+            let answer = fetch(groups, &image, version, request.require_stable, asked).await;
             response.groups.push(answer);
         }
     } else {
-        let answer = fetch(groups, &image, version, &only_group(&request)).await;
+        let (stable, asked) = (request.require_stable, only_group(&request));
+        let answer = fetch(groups, &image, version, stable, &asked).await;
         response.error_code = answer.error_code;
         response.topics = answer.topics.into_iter().map(to_old_topic).collect();
     }
@@ -93,6 +94,7 @@ async fn fetch(
     groups: &Service,
     image: &MetadataImage,
     version: i16,
+    require_stable: bool,
     asked: &OffsetFetchRequestGroup,
 ) -> OffsetFetchResponseGroup {
     let mut answer = OffsetFetchResponseGroup::default();
@@ -104,9 +106,11 @@ async fn fetch(
         .map(|topics| topics.iter().map(resolve).collect());
     let request = FetchRequest {
         group: GroupId::new(&asked.group_id),
+        member: member_of(asked),
         topics: wanted
             .as_ref()
             .map(|wanted| wanted.iter().flatten().cloned().collect()),
+        require_stable,
     };
     let fetched = match groups.fetch(request).await {
         Ok(fetched) => fetched,
@@ -128,6 +132,16 @@ async fn fetch(
         });
     }
     answer
+}
+
+/// The member that asks, if it says who it is, as members of consumer groups do from version 9 on.
+fn member_of(asked: &OffsetFetchRequestGroup) -> Option<(MemberId, Epoch)> {
+    const NO_EPOCH: i32 = -1;
+    let says = asked.member_id.is_some() || asked.member_epoch > NO_EPOCH;
+    says.then(|| {
+        let member = asked.member_id.as_ref().map_or("", StrBytes::as_str);
+        (MemberId::new(member), Epoch::new(asked.member_epoch))
+    })
 }
 
 /// A topic asked for by name and id; `None` if its id is unknown. A name need not exist; if it
@@ -217,7 +231,14 @@ fn committed_topic(
 fn answer_partitions(found: FetchedTopic) -> Vec<OffsetFetchResponsePartitions> {
     let partitions = found.partitions.into_iter();
     partitions
-        .map(|(index, offset)| answer_partition(index, offset))
+        .map(|(index, offset)| {
+            if !found.unstable.contains(&index) {
+                return answer_partition(index, offset);
+            }
+            let mut unstable = answer_partition(index, None);
+            unstable.error_code = ErrorCode::UnstableOffsetCommit.code();
+            unstable
+        })
         .collect()
 }
 
@@ -248,9 +269,10 @@ mod tests {
     use odradek_protocol::messages::Uuid;
 
     use super::*;
+    use crate::coordinator::hosting::Coordinators as _;
     use crate::groups::bench::{image_of, service};
     use crate::groups::messages::{CommitPartition, CommitRequest, CommitTopic};
-    use crate::groups::names::{GenerationId, MemberId};
+    use crate::groups::names::GenerationId;
 
     async fn with_a_commit() -> (Service, MetadataImage) {
         let groups = service().await;
@@ -261,6 +283,7 @@ mod tests {
             generation: GenerationId::new(-1),
             retention_ms: None,
             no_such_group: GroupError::GroupNotFound,
+            knows_epochs: true,
             topics: vec![CommitTopic {
                 topic: TopicName::new("a"),
                 topic_id: TopicId::from_bytes([1; 16]),
@@ -336,7 +359,7 @@ mod tests {
         let (groups, image) = with_a_commit().await;
         let topics: &[(&str, u8, &[i32])] = &[("nowhere", 0, &[0]), ("a", 0, &[1, 0, 99])];
         for version in [1, 5, 8, 9] {
-            let answer = fetch(&groups, &image, version, &asked("g", Some(topics))).await;
+            let answer = fetch(&groups, &image, version, false, &asked("g", Some(topics))).await;
             assert_eq!(
                 rows(&answer),
                 [
@@ -346,7 +369,14 @@ mod tests {
                     row("a", 0, 99, 0, None),
                 ]
             );
-            let answer = fetch(&groups, &image, version, &asked("stranger", Some(topics))).await;
+            let answer = fetch(
+                &groups,
+                &image,
+                version,
+                false,
+                &asked("stranger", Some(topics)),
+            )
+            .await;
             assert_eq!(rows(&answer).len(), 4);
             assert!(rows(&answer).iter().all(|row| row.4 == -1));
         }
@@ -356,7 +386,7 @@ mod tests {
     async fn version_10_answers_an_unknown_topic_id_with_an_error_of_its_partitions() {
         let (groups, image) = with_a_commit().await;
         let topics: &[(&str, u8, &[i32])] = &[("", 9, &[0, 1]), ("", 1, &[0])];
-        let answer = fetch(&groups, &image, 10, &asked("g", Some(topics))).await;
+        let answer = fetch(&groups, &image, 10, false, &asked("g", Some(topics))).await;
         let unknown = ErrorCode::UnknownTopicId.code();
         assert_eq!(
             rows(&answer),
@@ -371,13 +401,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn null_topics_mean_everything_and_an_empty_list_nothing() {
         let (groups, image) = with_a_commit().await;
-        let everything = fetch(&groups, &image, 9, &asked("g", None)).await;
+        let everything = fetch(&groups, &image, 9, false, &asked("g", None)).await;
         assert_eq!(rows(&everything), [row("a", 0, 0, 0, Some((7, 4, "note")))]);
-        let by_id = fetch(&groups, &image, 10, &asked("g", None)).await;
+        let by_id = fetch(&groups, &image, 10, false, &asked("g", None)).await;
         assert_eq!(rows(&by_id), [row("", 1, 0, 0, Some((7, 4, "note")))]);
-        let nothing = fetch(&groups, &image, 9, &asked("g", Some(&[]))).await;
+        let nothing = fetch(&groups, &image, 9, false, &asked("g", Some(&[]))).await;
         assert!(rows(&nothing).is_empty());
-        let stranger = fetch(&groups, &image, 9, &asked("stranger", None)).await;
+        let stranger = fetch(&groups, &image, 9, false, &asked("stranger", None)).await;
         assert!(rows(&stranger).is_empty());
     }
 
@@ -386,19 +416,19 @@ mod tests {
         let (groups, _) = with_a_commit().await;
         let image = image_of(&[("a", 2, 2)]);
         let topics: &[(&str, u8, &[i32])] = &[("a", 0, &[0])];
-        let answer = fetch(&groups, &image, 9, &asked("g", Some(topics))).await;
+        let answer = fetch(&groups, &image, 9, false, &asked("g", Some(topics))).await;
         assert_eq!(rows(&answer), [row("a", 0, 0, 0, None)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_a_coordinator_the_error_stands_where_the_version_has_it() {
         let (groups, image) = with_a_commit().await;
-        groups.resign(PartitionIndex::new(0));
+        groups.host().remove(PartitionIndex::new(0));
         let topics: &[(&str, u8, &[i32])] = &[("a", 0, &[0])];
-        let old = fetch(&groups, &image, 1, &asked("g", Some(topics))).await;
+        let old = fetch(&groups, &image, 1, false, &asked("g", Some(topics))).await;
         let not_here = ErrorCode::NotCoordinator.code();
         assert_eq!(rows(&old), [row("a", 0, 0, not_here, None)]);
-        let new = fetch(&groups, &image, 2, &asked("g", Some(topics))).await;
+        let new = fetch(&groups, &image, 2, false, &asked("g", Some(topics))).await;
         assert_eq!((new.error_code, new.topics.len()), (not_here, 0));
     }
 }

@@ -63,10 +63,9 @@ fn epoch_end(
         Err(error) => return answer(error.error_code(), nothing),
     };
     let known = LeaderEpoch::new(row.current_leader_epoch);
-    let found = partition.require_epoch(known).and_then(|_| {
-        let end = partition.epoch_end(LeaderEpoch::new(row.leader_epoch));
-        // Where this leader's own epoch ends is its to say only as long as it leads.
-        partition.require_lease().map(|()| end)
+    // Where this leader's own epoch ends is its to say only as long as it leads.
+    let found = partition.read_as_leader(known, |_| {
+        Ok(partition.epoch_end(LeaderEpoch::new(row.leader_epoch)))
     });
     match found {
         Ok(end) => answer(ErrorCode::None, end.unwrap_or(nothing)),

@@ -5,6 +5,10 @@
 //! (`acks=all`) or appended (`acks=1`). Every partition waits for itself up to the request's
 //! timeout, so that a stuck one does not cost the others their answer.
 //!
+//! Batches of a transaction that is not open in their partition yet are set aside in the first stage,
+//! until its coordinator has been asked about all of them at once (KIP-890). From version 12 on they
+//! are added to the transaction that way.
+//!
 //! Versions 0 to 2 are advertised and refused, for the sake of old clients: see `api`.
 
 use std::collections::HashSet;
@@ -13,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use odradek_protocol::batch::{BatchError, BatchOrigin};
+use odradek_protocol::batch::{BatchError, BatchHeader, BatchOrigin};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TimestampMs, TopicId};
 use odradek_protocol::message;
@@ -28,11 +32,20 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::context::RequestContext;
 use crate::fetch_sessions::TopicRef;
+use crate::groups::names::TopicName;
 use crate::handlers::Reply;
 use crate::handlers::leader_hint::{self, BrokerLookup, LeaderHint};
-use crate::partition::{AppendOptions, Appending, Partition, PartitionError};
+use crate::metadata::topic_name;
+use crate::partition::{
+    AppendOptions, Appending, Partition, PartitionError, Unverified, Verification,
+};
 use crate::partitions::{LookupError, PartitionManager};
+use crate::txn::asking::{Asking, Question, TxnSupport};
+use crate::txn::messages::TopicOfTxn;
+use crate::txn::names::TransactionalId;
 
+/// What Kafka's tools that mend internal topics call themselves.
+const ADMIN_CLIENT_ID: &str = "__admin_client";
 /// First version whose answer names leaders and their addresses (KIP-951).
 const FIRST_LEADER_VERSION: i16 = 10;
 /// First version that may carry zstd (KIP-110).
@@ -117,57 +130,126 @@ impl Refusal {
     }
 }
 
+/// Who may write where. Coordinators trust what is in their topics, so a record of a client's there would be a
+/// commit or the end of a transaction that nobody was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    /// To all topics but internal ones.
+    Client,
+    /// To internal ones as well: who names itself as Kafka's tools do that mend them.
+    Admin,
+}
+
+impl Writer {
+    fn of(client_id: Option<&str>) -> Self {
+        match client_id {
+            Some(ADMIN_CLIENT_ID) => Self::Admin,
+            _ => Self::Client,
+        }
+    }
+}
+
 /// Enqueues the batches and answers when they are as safe as the client asked.
 pub async fn handle(context: RequestContext, request: ProduceRequest) -> Reply<ProduceResponse> {
-    let partitions = Arc::clone(&context.broker.partitions);
+    let broker = Arc::clone(&context.broker);
     let version = context.api_version;
+    let verifies = broker.config.load().transactions.verifies_partitions;
+    let writer = Writer::of(context.client_id.as_deref());
     produce(
-        &partitions,
+        &broker.partitions,
+        verifies.then_some(&broker.txn_asking),
         leader_hint::brokers_of(context),
-        version,
+        (version, writer),
         request,
     )
     .await
 }
 
+/// `asking` is `None` if batches of transactions are taken without a question.
 async fn produce(
     partitions: &Arc<PartitionManager>,
+    asking: Option<&Asking>,
     brokers: BrokerLookup,
-    version: i16,
+    (version, writer): (i16, Writer),
     mut request: ProduceRequest,
 ) -> Reply<ProduceResponse> {
     keep_last_of_each(&mut request);
     let Some(acks) = Acks::from_wire(request.acks) else {
         return Reply::Now(refuse_all(&request, ErrorCode::InvalidRequiredAcks));
     };
+    if request.transactional_id.is_none() && has_transactional(&request) {
+        let code = ErrorCode::TransactionalIdAuthorizationFailed;
+        return match acks {
+            Acks::None => Reply::Close,
+            Acks::Leader | Acks::All => Reply::Now(refuse_all(&request, code)),
+        };
+    }
     let deadline = Instant::now() + timeout(request.timeout_ms);
-    let transactional = request.transactional_id.is_some();
+    let support = TxnSupport::of_produce(version);
     let options = AppendOptions {
         origin: BatchOrigin::Client,
         zstd_allowed: version >= FIRST_ZSTD_VERSION,
         wants_append: acks == Acks::Leader,
         wants_in_sync: acks == Acks::All,
         epoch: None,
+        verification: match asking {
+            Some(_) => Verification::Needed {
+                bumps_epoch: support == TxnSupport::AddsPartitions,
+            },
+            None => Verification::Off,
+        },
     };
     let stage = Stage {
         partitions,
+        writer,
         options,
-        transactional,
         deadline,
     };
+    let mut unverified = Vec::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
         let reference = topic_ref(&topic, version);
         let mut enqueued = Vec::with_capacity(topic.partition_data.len());
         for data in topic.partition_data {
-            let enqueued_one = stage.enqueue(&reference, data.index, data.records).await;
+            let records = data.records.clone();
+            let outcome = stage.enqueue(&reference, data.index, data.records).await;
+            let (stage, question) = match outcome {
+                Ok(taken) => (Ok(taken), None),
+                Err(NotTaken::Refused(refusal)) => (Err(refusal), None),
+                Err(NotTaken::Unverified(partition, asked)) => {
+                    // Until there is an answer.
+                    let unknown = Refusal::code(ErrorCode::InvalidTxnState);
+                    (Err(unknown), Some((partition, asked)))
+                }
+            };
+            if let Some(((partition, asked), records)) = question.zip(records) {
+                unverified.push(SetAside {
+                    place: (topics.len(), enqueued.len()),
+                    partition,
+                    asked,
+                    records,
+                });
+            }
             enqueued.push(Enqueued {
                 index: data.index,
-                stage: enqueued_one,
+                stage,
             });
         }
         let id = TopicId::from(topic.topic_id);
         topics.push((topic.name, id, reference, enqueued));
+    }
+    if let (Some(asking), Some(id), false) =
+        (asking, &request.transactional_id, unverified.is_empty())
+    {
+        let id = TransactionalId::new(id);
+        for (place, outcome) in stage.verify(asking, id, support, unverified).await {
+            let row = topics
+                .get_mut(place.0)
+                .and_then(|(_, _, _, enqueued)| enqueued.get_mut(place.1));
+            if let Some(row) = row {
+                row.stage = outcome;
+            }
+        }
     }
     if acks == Acks::None {
         let refused = topics
@@ -179,27 +261,82 @@ async fn produce(
     }
     let partitions = Arc::clone(partitions);
     Reply::Later(Box::pin(async move {
-        let topics = topics.into_iter().map(|(name, id, reference, enqueued)| {
-            let rows = enqueued
-                .into_iter()
-                .map(|partition| settle(partition, acks, deadline));
-            let rows = join_all(rows);
-            let partitions = Arc::clone(&partitions);
-            async move {
-                let mut rows = rows.await;
-                for row in &mut rows {
-                    name_leader(row, &partitions, &reference);
-                }
-                message!(TopicProduceResponse {
-                    name,
-                    topic_id: id.into(),
-                    partition_responses: rows,
-                })
+        let mut references = Vec::with_capacity(topics.len());
+        let mut settling = Vec::new();
+        let mut responses: Vec<TopicProduceResponse> = Vec::with_capacity(topics.len());
+        for (name, id, reference, enqueued) in topics {
+            let topic_at = responses.len();
+            let rows = enqueued.into_iter().enumerate().map(|(at, row)| {
+                let (response, taken) = answer_or_settle(row);
+                let taken = taken.map(|taken| ((topic_at, at), taken));
+                settling.extend(taken);
+                response
+            });
+            responses.push(message!(TopicProduceResponse {
+                partition_responses: rows.collect(),
+                name,
+                topic_id: id.into(),
+            }));
+            references.push(reference);
+        }
+        settle_all(settling, &mut responses, acks, deadline).await;
+        for (topic, reference) in responses.iter_mut().zip(&references) {
+            for row in &mut topic.partition_responses {
+                name_leader(row, &partitions, reference);
             }
-        });
-        let responses = join_all(topics).await;
+        }
         with_endpoints(responses, version, &brokers)
     }))
+}
+
+/// A row's answer, if it was not taken; or a row to be filled in, and what it waits for. A request
+/// may name any number of partitions that there are not: only what was taken, of which there is no
+/// more than there are partitions, gets a future.
+fn answer_or_settle(row: Enqueued) -> (PartitionProduceResponse, Option<Taken>) {
+    match row.stage {
+        Ok(taken) => (
+            message!(PartitionProduceResponse {
+                index: row.index,
+                error_code: ErrorCode::RequestTimedOut.code(),
+            }),
+            Some(taken),
+        ),
+        Err(refusal) => (refused(row.index, &refusal), None),
+    }
+}
+
+/// The second stage of all partitions that were taken.
+async fn settle_all(
+    taken: Vec<(Place, Taken)>,
+    responses: &mut [TopicProduceResponse],
+    acks: Acks,
+    deadline: Instant,
+) {
+    let settling = taken
+        .into_iter()
+        .map(|(place, taken)| async move { (place, settle(taken, acks, deadline).await) });
+    for ((topic, row), settled) in join_all(settling).await {
+        let row = responses
+            .get_mut(topic)
+            .and_then(|topic| topic.partition_responses.get_mut(row));
+        if let Some(row) = row {
+            *row = match settled {
+                Ok(kept) => message!(PartitionProduceResponse {
+                    index: row.index,
+                    base_offset: kept.outcome.base_offset.get(),
+                    log_append_time_ms: kept.log_append_time.get(),
+                    log_start_offset: kept.outcome.log_start.get(),
+                }),
+                Err(error) => refused(row.index, &Refusal::new(Cause::Partition(error))),
+            };
+        }
+    }
+}
+
+/// A batch that is as safe as the client asked.
+struct Kept {
+    outcome: AppendOutcome,
+    log_append_time: TimestampMs,
 }
 
 /// The answer, with the addresses of the leaders that it names. Older versions have no room for
@@ -262,9 +399,35 @@ fn timeout(timeout_ms: i32) -> Duration {
 /// What the first stage of all partitions has in common.
 struct Stage<'a> {
     partitions: &'a PartitionManager,
+    writer: Writer,
     options: AppendOptions,
-    transactional: bool,
     deadline: Instant,
+}
+
+/// Topic and partition of a row, by their places in the request.
+type Place = (usize, usize);
+
+type Taken = (Arc<Partition>, Appending);
+
+/// A batch that waits for the answer of a transaction's coordinator.
+struct SetAside {
+    place: Place,
+    partition: Arc<Partition>,
+    asked: Unverified,
+    records: Bytes,
+}
+
+/// Why a batch is not in the log's queue.
+enum NotTaken {
+    Refused(Refusal),
+    /// The coordinator of its transaction has to be asked first.
+    Unverified(Arc<Partition>, Unverified),
+}
+
+impl From<Refusal> for NotTaken {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 impl Stage<'_> {
@@ -273,40 +436,129 @@ impl Stage<'_> {
         topic: &TopicRef,
         index: i32,
         records: Option<Bytes>,
-    ) -> Result<(Arc<Partition>, Appending), Refusal> {
+    ) -> Result<Taken, NotTaken> {
         let partition = self
             .partitions
             .lookup(topic, PartitionIndex::new(index))
             .map_err(|error| Refusal::new(Cause::Lookup(error)))?;
+        if self.writer == Writer::Client && topic_name::is_internal(partition.topic()) {
+            return Err(Refusal::code(ErrorCode::InvalidTopicException).into());
+        }
         let records = records.ok_or_else(|| Refusal::code(ErrorCode::InvalidRecord))?;
-        let appending = match partition.append(records.clone(), self.options) {
-            Err(PartitionError::UnknownTransaction) if !self.transactional => {
-                return Err(Refusal::code(ErrorCode::TransactionalIdAuthorizationFailed));
-            }
+        match self.append(&partition, records, self.options).await {
+            Ok(appending) => Ok((partition, appending)),
+            Err(PartitionError::Unverified(asked)) => Err(NotTaken::Unverified(partition, asked)),
+            Err(error) => Err(Refusal::by(&partition, error).into()),
+        }
+    }
+
+    async fn append(
+        &self,
+        partition: &Partition,
+        records: Bytes,
+        options: AppendOptions,
+    ) -> Result<Appending, PartitionError> {
+        match partition.append(records.clone(), options) {
             // The group holds as much as it may: wait for room rather than refuse, which slows
             // this connection and nobody else.
             Err(PartitionError::Busy) => {
-                let appending = partition.append_when_room(records, self.options);
+                let appending = partition.append_when_room(records, options);
                 timeout_at(self.deadline, appending)
                     .await
                     .unwrap_or(Err(PartitionError::Busy))
             }
             other => other,
-        };
-        match appending {
-            Ok(appending) => Ok((partition, appending)),
-            Err(error) => Err(Refusal::by(&partition, error)),
         }
+    }
+
+    /// Asks the coordinator of the transaction about all batches that were set aside, and enqueues
+    /// those that belong to it.
+    async fn verify(
+        &self,
+        asking: &Asking,
+        id: TransactionalId,
+        support: TxnSupport,
+        aside: Vec<SetAside>,
+    ) -> Vec<(Place, Result<Taken, Refusal>)> {
+        let producer = aside.first().map(|first| first.asked.producer);
+        let (Some(producer), true) = (
+            producer,
+            aside
+                .iter()
+                .all(|batch| Some(batch.asked.producer.id) == producer.map(|one| one.id)),
+        ) else {
+            // A transaction has one producer.
+            let refused = |batch: SetAside| {
+                let code = ErrorCode::InvalidProducerIdMapping;
+                (batch.place, Err(Refusal::code(code)))
+            };
+            return aside.into_iter().map(refused).collect();
+        };
+        let topics = aside.iter().map(|batch| TopicOfTxn {
+            name: TopicName::new(batch.partition.topic()),
+            id: batch.partition.topic_id(),
+            partitions: vec![batch.partition.index()],
+        });
+        let question = Question {
+            id,
+            producer,
+            topics: topics.collect(),
+            support,
+        };
+        let answers = asking.ask(question).await.into_iter().flatten();
+        let mut outcomes = Vec::with_capacity(aside.len());
+        for (batch, answer) in aside.into_iter().zip(answers) {
+            let outcome = match answer {
+                Err(code) => Err(Refusal::code(verification_code(code))),
+                Ok(()) => {
+                    let options = AppendOptions {
+                        verification: Verification::Done(batch.asked.guard),
+                        ..self.options
+                    };
+                    let appended = self.append(&batch.partition, batch.records, options).await;
+                    match appended {
+                        Ok(appending) => Ok((batch.partition, appending)),
+                        Err(error) => Err(Refusal::by(&batch.partition, error)),
+                    }
+                }
+            };
+            outcomes.push((batch.place, outcome));
+        }
+        outcomes
     }
 }
 
+/// What a client is told when the coordinator cannot be asked at present: something after which every
+/// client tries again, without looking for another leader first.
+fn verification_code(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::ConcurrentTransactions
+        | ErrorCode::CoordinatorLoadInProgress
+        | ErrorCode::CoordinatorNotAvailable
+        | ErrorCode::NotCoordinator => ErrorCode::NotEnoughReplicas,
+        other => other,
+    }
+}
+
+/// Whether a batch says that it is part of a transaction.
+fn has_transactional(request: &ProduceRequest) -> bool {
+    let mut data = request
+        .topic_data
+        .iter()
+        .flat_map(|topic| &topic.partition_data);
+    data.any(|data| {
+        data.records.as_ref().is_some_and(|records| {
+            BatchHeader::parse(records).is_ok_and(|header| header.is_transactional())
+        })
+    })
+}
+
 /// The second stage of one partition.
-async fn settle(partition: Enqueued, acks: Acks, deadline: Instant) -> PartitionProduceResponse {
-    let index = partition.index;
-    let (partition, appending) = match partition.stage {
-        Ok(enqueued) => enqueued,
-        Err(refusal) => return refused(index, &refusal),
-    };
+async fn settle(
+    (partition, appending): Taken,
+    acks: Acks,
+    deadline: Instant,
+) -> Result<Kept, PartitionError> {
     let log_append_time = appending.log_append_time().unwrap_or(TimestampMs::NONE);
     let outcome = async {
         match acks {
@@ -318,15 +570,11 @@ async fn settle(partition: Enqueued, acks: Acks, deadline: Instant) -> Partition
             }
         }
     };
-    match settled(&partition, outcome, deadline).await {
-        Ok(outcome) => message!(PartitionProduceResponse {
-            index,
-            base_offset: outcome.base_offset.get(),
-            log_append_time_ms: log_append_time.get(),
-            log_start_offset: outcome.log_start.get(),
-        }),
-        Err(error) => refused(index, &Refusal::new(Cause::Partition(error))),
-    }
+    let outcome = settled(&partition, outcome, deadline).await?;
+    Ok(Kept {
+        outcome,
+        log_append_time,
+    })
 }
 
 /// Waits for the outcome of a batch until `deadline`, but no longer than this node may still be the
@@ -380,6 +628,10 @@ fn refused(index: i32, refusal: &Refusal) -> PartitionProduceResponse {
         log_append_time_ms: TimestampMs::NONE.get(),
         log_start_offset: refusal.log_start.get(),
     });
+    if matches!(refusal.cause, Cause::Code(ErrorCode::InvalidTxnState)) {
+        let reason = "The partition is not part of the transaction";
+        response.error_message = Some(StrBytes::from(reason));
+    }
     if let Cause::Partition(PartitionError::Batch(error)) = &refusal.cause {
         describe_records(error, &mut response);
     }

@@ -223,6 +223,7 @@ mod tests {
             leader_epoch: LeaderEpoch::new(4),
             partition_epoch: 0,
             directories: vec![],
+            begun: None,
         }
     }
 

@@ -24,7 +24,16 @@ pub async fn handle(
                 Err(refusal) => (Vec::new(), Err(refusal)),
             });
     let verdict = match unregistered.await {
-        Ok(done) => Verdict::of_result(&done.value),
+        Ok(done) => {
+            if done.value.is_ok() {
+                tracing::warn!(
+                    %node,
+                    "broker unregistered at a client's wish: it takes no part in the cluster any more, and \
+                     registers again when it is started again"
+                );
+            }
+            Verdict::of_result(&done.value)
+        }
         Err(error) => Verdict::from(&error),
     };
     Reply::Now(message!(UnregisterBrokerResponse {

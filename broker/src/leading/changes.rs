@@ -9,9 +9,13 @@ use odradek_raft::GroupKey;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::commits::Commits;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct LeadershipChanges {
+    /// Which high watermarks have risen.
+    pub commits: Commits,
     keys: Mutex<HashSet<GroupKey>>,
     noted: Notify,
 }
@@ -46,10 +50,8 @@ mod tests {
     #[test]
     fn a_partition_that_changes_often_is_taken_once_and_nothing_is_lost() {
         let changes = LeadershipChanges::default();
-        let key = |partition| GroupKey {
-            topic_id: TopicId::from_bytes([1; 16]),
-            partition: PartitionIndex::new(partition),
-        };
+        let key =
+            |partition| GroupKey::new(TopicId::from_bytes([1; 16]), PartitionIndex::new(partition));
         {
             let mut given_up = Box::pin(changes.take());
             assert!((&mut given_up).now_or_never().is_none());

@@ -40,7 +40,8 @@ pub async fn hand_over(
     key: GroupKey,
     to: NodeId,
 ) -> Result<(), HandOverError> {
-    let Some(partition) = partitions.get(key.topic_id, key.partition) else {
+    let partition = partitions.get(key.topic_id, key.partition);
+    let Some(partition) = partition.filter(|partition| partition.group().key() == key) else {
         return Err(HandOverError::NotLeader { leader: None });
     };
     match partition.leadership() {

@@ -145,15 +145,13 @@ impl Reports {
 }
 
 fn key_of(report: &LeaderReport) -> GroupKey {
-    GroupKey {
-        topic_id: report.topic_id,
-        partition: report.partition,
-    }
+    report.group()
 }
 
 #[cfg(test)]
 mod tests {
     use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
+    use odradek_raft::Incarnation;
 
     use super::*;
 
@@ -161,6 +159,7 @@ mod tests {
         LeaderReport {
             topic_id: TopicId::from_bytes([1; 16]),
             partition: PartitionIndex::new(partition),
+            incarnation: Incarnation::FIRST,
             leader: NodeId::new(1),
             epoch: LeaderEpoch::new(epoch),
             isr: vec![NodeId::new(1)],
@@ -203,10 +202,10 @@ mod tests {
         reports.tell(report(0, 1));
         reports.tell(report(1, 1));
         let batch = reports.next_batch(10);
-        reports.forget(GroupKey {
-            topic_id: TopicId::from_bytes([1; 16]),
-            partition: PartitionIndex::new(1),
-        });
+        reports.forget(GroupKey::new(
+            TopicId::from_bytes([1; 16]),
+            PartitionIndex::new(1),
+        ));
         reports.failed(&batch);
         assert_eq!(reports.next_batch(10), [report(0, 1)]);
     }

@@ -3,8 +3,9 @@
 //! replicas.
 //!
 //! It is level-triggered: every look compares what is with what the metadata says, so that whatever
-//! was lost on the way, or changed while a message was under way, is seen by the next. In a cluster
-//! of one broker there is nobody to tell, and no look is taken.
+//! was lost on the way, or changed while a message was under way, is seen by the next. When the metadata
+//! changes, it looks at the partitions that changed at once, and at all others with the next round. In a
+//! cluster of one broker there is nobody to tell, and no look is taken.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,13 +27,16 @@ use super::reports::Reports;
 use super::truth;
 use crate::config::ConfigStore;
 use crate::data_metrics;
-use crate::metadata::image::{MetadataImage, PartitionState};
+use crate::metadata::image::{MetadataImage, PartitionState, touched_partitions};
 use crate::metadata::leader_report::LeaderReport;
 use crate::partition::{Partition, ReplicationView};
 use crate::partitions::PartitionManager;
 
 /// Time between two looks at every partition that this broker leads.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// Time between two looks at high watermarks that have risen: at the second at which one is the same,
+/// nothing has followed that would have told the followers.
+const COMMIT_LOOK: Duration = Duration::from_millis(20);
 /// How long changes are gathered before they are told: leaders change many at a time.
 const GATHER: Duration = Duration::from_millis(5);
 /// A new replica that had everything this short a while ago may vote.
@@ -58,6 +62,8 @@ pub struct SupervisorOptions {
 pub struct Supervisor {
     options: SupervisorOptions,
     images: watch::Receiver<Arc<MetadataImage>>,
+    /// The metadata whose changes have been looked at.
+    seen: Arc<MetadataImage>,
     changes: Arc<LeadershipChanges>,
     led: HashMap<GroupKey, Led>,
     reports: Reports,
@@ -83,6 +89,8 @@ struct Health {
     under_min_isr: bool,
     at_min_isr: bool,
     reassigning: bool,
+    /// Replicas that have lost their log.
+    lost: usize,
 }
 
 /// A report on its way.
@@ -94,9 +102,11 @@ struct Sending {
 impl Supervisor {
     /// A supervisor that follows `images`.
     pub fn new(options: SupervisorOptions, images: watch::Receiver<Arc<MetadataImage>>) -> Self {
+        let seen = Arc::clone(&images.borrow());
         Self {
             changes: Arc::clone(options.partitions.leadership_changes()),
             options,
+            seen,
             images,
             led: HashMap::new(),
             reports: Reports::default(),
@@ -114,6 +124,9 @@ impl Supervisor {
         let mut retry = FIRST_RETRY;
         let mut not_before = Instant::now();
         let mut send_at = None;
+        let mut announce_at = None;
+        let rack_aware_reads = self.options.config.load().replication.rack_aware_reads;
+        changes.commits.want(rack_aware_reads);
         loop {
             if sending.is_none() && send_at.is_none() && self.reports.is_waiting() {
                 send_at = Some(not_before.max(Instant::now() + GATHER));
@@ -129,9 +142,16 @@ impl Supervisor {
                     if changed.is_err() {
                         return;
                     }
-                    self.look_at_all();
+                    self.look_at_changed();
                 }
                 _ = looks.tick() => self.look_at_all(),
+                () = changes.commits.noted(), if announce_at.is_none() => {
+                    announce_at = Some(Instant::now() + COMMIT_LOOK);
+                }
+                () = sleep_until(announce_at), if announce_at.is_some() => {
+                    announce_at = None;
+                    self.announce_commits();
+                }
                 Some(key) = self.moves.next(), if !self.moves.is_empty() => {
                     self.moving.remove(&key);
                     let image = self.image();
@@ -177,6 +197,22 @@ impl Supervisor {
         Some(Sending { batch, outcome })
     }
 
+    /// Looks at what the metadata has changed since the last image: all that this broker leads if that is
+    /// the brokers.
+    fn look_at_changed(&mut self) {
+        let image = Arc::clone(&self.images.borrow_and_update());
+        let seen = std::mem::replace(&mut self.seen, Arc::clone(&image));
+        if !image.has_brokers_of(&seen) {
+            return self.look_at_all();
+        }
+        self.reports.metadata_reached(image.next_offset());
+        for change in image.topic_changes(&seen) {
+            for key in touched_partitions(&change) {
+                self.look_at(key, &image);
+            }
+        }
+    }
+
     fn look_at_all(&mut self) {
         let image = self.image();
         self.reports.metadata_reached(image.next_offset());
@@ -204,9 +240,13 @@ impl Supervisor {
             return;
         }
         let partition = self.options.partitions.get(key.topic_id, key.partition);
+        // Of another incarnation than the metadata's, it has had its day.
+        let partition = partition.filter(|partition| partition.group().key() == key);
         let leadership = partition.as_ref().map(|partition| partition.leadership());
         let topic = image.topic_by_id(key.topic_id);
-        let state = topic.and_then(|topic| topic.partition(key.partition));
+        let state = topic
+            .and_then(|topic| topic.partition(key.partition))
+            .filter(|state| state.incarnation() == key.incarnation);
         match (partition, leadership, state) {
             (Some(partition), Some(Leadership::Leader { epoch, ready }), Some(state)) => {
                 self.look_at_led(&partition, epoch, ready, state, image);
@@ -267,9 +307,17 @@ impl Supervisor {
             is_usable,
         );
         let wish = truth::assignment(state);
+        let lost = partition.group().lost_replicas();
         let step = next_step(node, &wish, &truth::members(&membership), |id| {
             led.in_sync.is_caught_up(id, CAUGHT_UP_WITHIN)
         });
+        let step = match step {
+            // The group takes them out by itself; then they learn the log like any other.
+            Step::ChangeVoters(voters) if !voters.is_disjoint(&lost) => {
+                Step::WaitFor(lost.iter().copied().collect())
+            }
+            step => step,
+        };
         let min_isr = partition
             .settings()
             .min_insync_replicas
@@ -279,6 +327,7 @@ impl Supervisor {
             under_min_isr: in_sync.len() < min_isr,
             at_min_isr: in_sync.len() == min_isr,
             reassigning: state.is_reassigning(),
+            lost: lost.len(),
         };
         match truth::report(key, node, epoch, &in_sync, &step, state) {
             Some(report) => self.reports.tell(report),
@@ -321,6 +370,37 @@ impl Supervisor {
         self.moves.push(task.map(move |_| key).boxed());
     }
 
+    /// Has the followers told of high watermarks behind which nothing came. The others are looked at
+    /// again soon.
+    fn announce_commits(&mut self) {
+        let mut quiet = Vec::new();
+        for key in self.changes.commits.take() {
+            let Some(led) = self.led.get_mut(&key) else {
+                continue;
+            };
+            let Some(partition) = self.options.partitions.get(key.topic_id, key.partition) else {
+                continue;
+            };
+            // Those who hold it alone have nobody to tell.
+            if partition.replication().is_none() {
+                continue;
+            }
+            let high_watermark = partition.offsets().high_watermark.offset();
+            if led.is_to_announce(high_watermark) {
+                quiet.push(Arc::clone(partition.group()));
+            } else if led.announced < high_watermark {
+                self.changes.commits.note(key);
+            }
+        }
+        if !quiet.is_empty() {
+            tokio::spawn(async move {
+                for group in quiet {
+                    group.announce_commit().await;
+                }
+            });
+        }
+    }
+
     fn count(&self) {
         let count = |wanted: fn(&Health) -> bool| {
             let led = self.led.values();
@@ -331,6 +411,11 @@ impl Supervisor {
             count(|health| health.under_min_isr),
             count(|health| health.at_min_isr),
             count(|health| health.reassigning),
+        );
+        let all = self.options.partitions.all();
+        data_metrics::observe_lost(
+            self.led.values().map(|led| led.health.lost).sum(),
+            all.iter().filter(|it| !it.group().is_whole()).count(),
         );
     }
 }

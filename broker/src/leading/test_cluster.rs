@@ -9,12 +9,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
+use odradek_protocol::ids::{NodeId, Offset, PartitionIndex};
 use odradek_raft::memory_network::MemoryNetwork;
-use odradek_raft::{DataDir, RaftNode, RaftNodeOptions};
-use odradek_storage::disk::Disk;
-use odradek_storage::flush::{Flusher, FlusherOptions};
-use odradek_storage::{LogDirHealth, RealDisk};
+use odradek_raft::{RaftNode, RaftNodeOptions};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -29,12 +26,13 @@ use crate::metadata::controller::leader_reports::apply_reports;
 use crate::metadata::image::{MetadataImage, PartitionState};
 use crate::metadata::leader_report::LeaderReport;
 use crate::metadata::records::{
-    BrokerEndpoint, MetadataRecord, PartitionChangeRecord, PartitionRecord, RegisterBrokerRecord,
-    TopicRecord,
+    BrokerEndpoint, MetadataRecord, PartitionChangeRecord, RegisterBrokerRecord,
 };
-use crate::partition::{AppendOptions, Partition, PartitionError};
+use crate::metadata::test_support::{nodes, topic, topic_id};
+use crate::partition::{AppendOptions, Partition, PartitionError, Verification};
 use crate::partitions::log_dir::LogDirectory;
 use crate::partitions::{PartitionManager, PartitionManagerOptions};
+use crate::raft_stack::OpenedDir;
 use crate::server::{ConnectionLimits, Connections};
 use odradek_protocol::batch::BatchOrigin;
 
@@ -48,6 +46,7 @@ pub(crate) const CLIENT: AppendOptions = AppendOptions {
     wants_append: false,
     wants_in_sync: true,
     epoch: None,
+    verification: Verification::Off,
 };
 
 /// The cluster's metadata, in one place.
@@ -116,14 +115,6 @@ pub(crate) struct Cluster {
     dirs: BTreeMap<i32, TempDir>,
 }
 
-pub(crate) fn ids(nodes: &[i32]) -> Vec<NodeId> {
-    nodes.iter().copied().map(NodeId::new).collect()
-}
-
-pub(crate) fn topic_id(number: u8) -> TopicId {
-    TopicId::from_bytes([number; 16])
-}
-
 impl Cluster {
     /// A cluster of brokers 1 to `count`, each in a rack of its own.
     pub(crate) async fn new(count: i32) -> Self {
@@ -175,13 +166,11 @@ impl Cluster {
             .dirs
             .entry(id)
             .or_insert_with(|| tempfile::tempdir().expect("a directory"));
-        let disk: Arc<dyn Disk> = RealDisk::shared();
-        let health = LogDirHealth::new(dir.path());
-        let flusher = Flusher::start(&disk, Arc::clone(&health), FlusherOptions::default());
-        let data_dir = DataDir {
-            path: dir.path().to_path_buf(),
-            flusher: Arc::new(flusher.expect("flusher starts")),
-        };
+        let OpenedDir {
+            disk,
+            health,
+            data_dir,
+        } = OpenedDir::of(dir.path()).expect("flusher starts");
         let node_id = NodeId::new(id);
         let network = Arc::new(self.network.clone());
         let mut options = RaftNodeOptions::new(node_id, Arc::clone(&disk), vec![data_dir], network);
@@ -266,14 +255,14 @@ impl Cluster {
     }
 
     pub(crate) async fn create_topic(&self, name: &str, number: u8, replicas: &[&[i32]]) {
-        self.change(&topic_records(name, number, replicas));
+        self.change(&topic(name, number, replicas));
         self.carried_out().await;
     }
 
     /// Asks for other replicas, as AlterPartitionReassignments does.
     pub(crate) fn reassign(&self, number: u8, index: i32, target: &[i32]) {
         let state = self.state(number, index);
-        let target = ids(target);
+        let target = nodes(target);
         let before = state.target_replicas();
         let all = state.replicas.iter().chain(&before);
         let mut replicas = target.clone();
@@ -301,6 +290,7 @@ impl Cluster {
             adding_replicas: Some(adding),
             replicas: Some(replicas),
             directories: None,
+            begun: None,
         })]);
     }
 
@@ -398,6 +388,7 @@ fn settings(nodes: i32) -> Arc<ConfigStore> {
         port: 9093,
     };
     config.cluster.voters = (1..=nodes).map(voter).collect();
+    config.replication.rack_aware_reads = true;
     ConfigStore::new(Settings::new(), config)
 }
 
@@ -431,27 +422,4 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T
         Ok(found) => found,
         Err(_) => panic!("not in time: {what}"),
     }
-}
-
-/// The records of a new topic.
-pub(crate) fn topic_records(name: &str, number: u8, replicas: &[&[i32]]) -> Vec<MetadataRecord> {
-    let mut records = vec![MetadataRecord::Topic(TopicRecord {
-        name: name.to_owned(),
-        topic_id: topic_id(number),
-    })];
-    for (index, replicas) in (0..).zip(replicas) {
-        records.push(MetadataRecord::Partition(PartitionRecord {
-            topic_id: topic_id(number),
-            partition: PartitionIndex::new(index),
-            replicas: ids(replicas),
-            isr: ids(replicas),
-            removing_replicas: vec![],
-            adding_replicas: vec![],
-            leader: replicas.first().copied().map(NodeId::new),
-            leader_epoch: LeaderEpoch::new(0),
-            partition_epoch: 0,
-            directories: vec![],
-        }));
-    }
-    records
 }

@@ -3,22 +3,22 @@ use std::time::{Duration, Instant};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex};
 
-use super::test_cluster::{Cluster, append, eventually, ids, topic_id, topic_records};
+use super::test_cluster::{Cluster, append, eventually};
 use super::{hand_over, hand_over_all};
 use crate::fetch_plan::{IsolationLevel, ReadLimit};
 use crate::fetch_sessions::{FetchKey, FetchTarget, TopicRef};
+use crate::metadata::controller::register_broker;
+use crate::metadata::controller::unclean_elections::{self, Testimony};
 use crate::metadata::image::ConfigResource;
 use crate::metadata::records::{ConfigRecord, MetadataRecord};
-use crate::partition::Reader;
+use crate::metadata::test_support::{nodes, topic, topic_id};
+use crate::partition::{OffsetSpec, Partition, Reader};
 use crate::partitions::fixture::{batch, producer_batch};
 use odradek_protocol::ids::Offset;
 use odradek_raft::GroupKey;
 
 fn key(number: u8, index: i32) -> GroupKey {
-    GroupKey {
-        topic_id: topic_id(number),
-        partition: PartitionIndex::new(index),
-    }
+    GroupKey::new(topic_id(number), PartitionIndex::new(index))
 }
 
 fn set_config(cluster: &Cluster, topic: &str, name: &str, value: &str) {
@@ -42,7 +42,7 @@ async fn the_metadata_learns_who_leads_and_who_is_in_sync() {
         })
         .await;
     assert_eq!(state.leader, Some(NodeId::new(leader)));
-    assert_eq!(state.isr, ids(&[1, 2, 3]));
+    assert_eq!(state.isr, nodes(&[1, 2, 3]));
     assert_eq!(cluster.produce(1, 0, batch(3)).await, 0);
     cluster.until_identical(&[1, 2, 3], 1, 0).await;
     // Nothing changes, so nothing is told.
@@ -112,7 +112,7 @@ async fn a_reassignment_moves_every_replica_under_load_and_the_old_data_goes() {
         sequence += 2;
     }
     let state = cluster.state(1, 0);
-    assert_eq!(state.replicas, ids(&[4, 5, 2]));
+    assert_eq!(state.replicas, nodes(&[4, 5, 2]));
     cluster.until_identical(&[2, 4, 5], 1, 0).await;
     for id in [1, 3] {
         eventually("an old replica is gone", || {
@@ -127,7 +127,7 @@ async fn a_reassignment_moves_every_replica_under_load_and_the_old_data_goes() {
     let (leader, partition) = cluster.leader(1, 0).await;
     assert!([2, 4, 5].contains(&leader));
     let voters = partition.group().membership().voters;
-    assert_eq!(voters, ids(&[2, 4, 5]).into_iter().collect());
+    assert_eq!(voters, nodes(&[2, 4, 5]).into_iter().collect());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +150,7 @@ async fn a_reassignment_outlives_the_loss_of_its_leader_and_of_the_metadata() {
             !state.is_reassigning()
         })
         .await;
-    assert_eq!(state.replicas, ids(&[leader, stays, 4]));
+    assert_eq!(state.replicas, nodes(&[leader, stays, 4]));
     eventually("the old replica is gone", || {
         let node = &cluster.nodes[&goes];
         node.partitions
@@ -182,7 +182,7 @@ async fn a_reassignment_that_is_withdrawn_leaves_the_replicas_as_they_were() {
     let state = cluster
         .until("it is withdrawn", 1, 0, |state| !state.is_reassigning())
         .await;
-    assert_eq!(state.replicas, ids(&[1, 2, 3]));
+    assert_eq!(state.replicas, nodes(&[1, 2, 3]));
     let (_, partition) = cluster.leader(1, 0).await;
     eventually("nobody learns", || (!learner(&partition)).then_some(())).await;
     cluster.produce(1, 0, batch(1)).await;
@@ -198,7 +198,7 @@ async fn a_topic_made_again_while_a_broker_was_away_starts_empty_on_it() {
     let away = if leader == 3 { 2 } else { 3 };
     cluster.kill(away).await;
     let mut records = vec![MetadataRecord::RemoveTopic(topic_id(1))];
-    records.extend(topic_records("orders", 2, &[&[1, 2, 3]]));
+    records.extend(topic("orders", 2, &[&[1, 2, 3]]));
     cluster.change(&records);
     assert_eq!(cluster.produce(2, 0, batch(2)).await, 0);
     cluster.start(away).await;
@@ -273,7 +273,7 @@ async fn followers_serve_readers_near_them_up_to_what_they_know_to_be_committed(
     });
     let reader = Reader {
         takes_followers: true,
-        near: ids(&[near]),
+        near: nodes(&[near]),
     };
     let isolation = IsolationLevel::ReadUncommitted;
     let answer = eventually("the follower has it", || {
@@ -378,4 +378,171 @@ async fn a_broker_that_comes_back_with_an_empty_disk_is_given_the_log_again() {
     cluster.start(away).await;
     cluster.until_identical(&[1, 2, 3], 1, 0).await;
     assert_eq!(cluster.produce(1, 0, batch(1)).await, 7);
+}
+
+/// What the metadata leader would decide if these nodes were away, and were the ones that had most votes.
+fn elect_unclean(cluster: &Cluster, away: [i32; 2], left: &Partition) {
+    for id in away {
+        let records = register_broker::fence(&cluster.image(), NodeId::new(id), true);
+        cluster.change(&records);
+    }
+    let standing = Testimony::Stands(left.group().standing());
+    let left = NodeId::new(6 - away.iter().sum::<i32>());
+    let silent = away.map(|id| (NodeId::new(id), Testimony::Silent));
+    let heard = silent.into_iter().chain([(left, standing)]).collect();
+    let image = cluster.image();
+    let index = PartitionIndex::new(0);
+    let election = unclean_elections::elect_unclean(&image, topic_id(1), index, &heard);
+    let election = election.expect("somebody is left");
+    cluster.change(&election.records(&image).expect("as it was"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_without_most_of_its_voters_goes_on_and_they_follow_with_whatever_disk() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    let (_, before) = cluster.leader(1, 0).await;
+    let epoch = before.require_leader().expect("leads");
+    // Node 3 hears of nothing any more, and the others acknowledge what it will never have.
+    let left = cluster.replica(3, 1, 0).await;
+    cluster.network.cut(NodeId::new(1), NodeId::new(3));
+    cluster.network.cut(NodeId::new(2), NodeId::new(3));
+    assert_eq!(cluster.produce(1, 0, batch(2)).await, 5);
+    for id in [1, 2] {
+        cluster.kill(id).await;
+    }
+    cluster.replace_disk(2);
+    cluster.network.heal();
+    elect_unclean(&cluster, [1, 2], &left);
+    cluster.carried_out().await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    assert_eq!(leader, 3);
+    let later = partition.require_leader().expect("leads");
+    assert!(later.get() > epoch.get() + 1_000, "{later} after {epoch}");
+    // Whoever holds on to the old group finds that it is over.
+    assert_eq!(
+        append(&left, batch(1)).await.map_err(|it| it.error_code()),
+        Err(ErrorCode::NotLeaderOrFollower)
+    );
+    assert_eq!(cluster.produce(1, 0, batch(3)).await, 5);
+    for id in [1, 2] {
+        let records = register_broker::fence(&cluster.image(), NodeId::new(id), false);
+        cluster.change(&records);
+        cluster.start(id).await;
+    }
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    cluster
+        .until("all are in sync", 1, 0, |state| state.isr.len() == 3)
+        .await;
+    assert_eq!(cluster.produce(1, 0, batch(1)).await, 8);
+    // And can do without the one that had gone on.
+    cluster.kill(3).await;
+    assert_eq!(cluster.produce(1, 0, batch(1)).await, 9);
+}
+
+/// Lets another task run to its end while this one holds a thread.
+fn wait_for<T>(task: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(task))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_is_read_while_another_leads_is_not_told_after_the_return() {
+    let cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    assert_eq!(cluster.produce(1, 0, batch(3)).await, 0);
+    let (first, partition) = cluster.leader(1, 0).await;
+    let other = [1, 2, 3].into_iter().find(|id| *id != first).expect("two");
+    let there_and_back = async {
+        let away = partition.group().transfer_leader(NodeId::new(other));
+        away.await.expect("handed over");
+        cluster.produce(1, 0, batch(2)).await;
+        let second = cluster.replica(other, 1, 0).await;
+        let back = second.group().transfer_leader(NodeId::new(first));
+        back.await.expect("handed back");
+        eventually("it leads again", || partition.require_lease().ok()).await;
+    };
+    let told = partition.read_as_leader(LeaderEpoch::NONE, |_| {
+        let read = partition.offsets().high_watermark.get();
+        wait_for(there_and_back);
+        Ok(read)
+    });
+    assert_eq!(
+        told.map_err(|error| error.error_code()),
+        Err(ErrorCode::NotLeaderOrFollower),
+        "it was 3, and is 5"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_leader_that_becomes_ready_while_it_reads_had_better_not_have_begun() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    assert_eq!(cluster.produce(1, 0, batch(3)).await, 0);
+    let (first, _) = cluster.leader(1, 0).await;
+    // The entry that makes the next leader ready takes a while to be committed.
+    for one in 1..=3 {
+        for other in 1..=3 {
+            let (one, other) = (NodeId::new(one), NodeId::new(other));
+            cluster.network.delay(one, other, Duration::from_millis(60));
+        }
+    }
+    cluster.kill(first).await;
+    let unready = eventually("a leader that is not ready", || {
+        cluster.nodes.values().find_map(|node| {
+            let partition = node.partitions.get(topic_id(1), PartitionIndex::new(0))?;
+            (partition.require_leader().is_ok() && partition.require_ready_leader().is_err())
+                .then_some(partition)
+        })
+    });
+    let partition = tokio::time::timeout(Duration::from_secs(20), unready).await;
+    let partition = partition.expect("in time");
+    let told = partition.read_as_leader(LeaderEpoch::NONE, |_| {
+        wait_for(eventually("it is ready", || {
+            partition.require_ready_leader().ok()
+        }));
+        Ok(())
+    });
+    assert_eq!(
+        told.map_err(|error| error.error_code()),
+        Err(ErrorCode::NotLeaderOrFollower)
+    );
+    let ready = eventually("it is ready", || partition.require_lease().ok());
+    ready.await;
+    let latest = partition.list_offset(
+        OffsetSpec::Latest,
+        IsolationLevel::ReadUncommitted,
+        LeaderEpoch::NONE,
+    );
+    assert_eq!(latest.expect("known").offset, Offset::new(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_that_serve_consumers_soon_know_the_end_of_a_burst() {
+    let cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(1)).await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    eventually("the leader knows of its replicas", || {
+        partition.replication().map(|_| ())
+    })
+    .await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..5 {
+        cluster.produce(1, 0, batch(2)).await;
+        let committed = Instant::now();
+        let end = partition.offsets().high_watermark;
+        for id in [1, 2, 3].into_iter().filter(|id| *id != leader) {
+            let follower = cluster.replica(id, 1, 0).await;
+            eventually("the follower knows", || {
+                (follower.offsets().high_watermark >= end).then_some(())
+            })
+            .await;
+        }
+        slowest = slowest.max(committed.elapsed());
+    }
+    // Without being told they know at the second look, half a second to a second later.
+    assert!(slowest < Duration::from_millis(400), "{slowest:?}");
 }

@@ -24,11 +24,12 @@ pub(super) fn assignment(state: &PartitionState) -> Assignment {
     Assignment {
         replicas: state.replicas.clone(),
         removing: state.removing_replicas.clone(),
+        adding: state.adding_replicas.clone(),
     }
 }
 
 /// The report that brings the metadata to what is; `None` where it says so already, or knows of a
-/// later term. `step` is what remains to be done about the replicas.
+/// later term or of another incarnation. `step` is what remains to be done about the replicas.
 pub(super) fn report(
     key: GroupKey,
     leader: NodeId,
@@ -37,7 +38,7 @@ pub(super) fn report(
     step: &Step,
     state: &PartitionState,
 ) -> Option<LeaderReport> {
-    if state.leader_epoch > epoch {
+    if state.leader_epoch > epoch || state.incarnation() != key.incarnation {
         return None;
     }
     let set = |nodes: &[NodeId]| nodes.iter().copied().collect::<BTreeSet<_>>();
@@ -50,6 +51,7 @@ pub(super) fn report(
     (!is_known).then(|| LeaderReport {
         topic_id: key.topic_id,
         partition: key.partition,
+        incarnation: key.incarnation,
         leader,
         epoch,
         isr: in_sync.to_vec(),
@@ -77,14 +79,12 @@ mod tests {
             leader_epoch: LeaderEpoch::new(epoch),
             partition_epoch: 0,
             directories: vec![],
+            begun: None,
         }
     }
 
     fn told(state: &PartitionState, epoch: i32, isr: &[i32], step: &Step) -> Option<LeaderReport> {
-        let key = GroupKey {
-            topic_id: TopicId::from_bytes([1; 16]),
-            partition: PartitionIndex::new(0),
-        };
+        let key = GroupKey::new(TopicId::from_bytes([1; 16]), PartitionIndex::new(0));
         let epoch = LeaderEpoch::new(epoch);
         report(key, NodeId::new(1), epoch, &nodes(isr), step, state)
     }

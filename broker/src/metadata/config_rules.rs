@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use crate::config::describe::{self, DynamicConfigError};
 use crate::config::key::ConfigKind;
 use crate::config::values::Layers;
-use crate::config::{BrokerConfig, broker_keys};
+use crate::config::{BrokerConfig, broker_keys, group_keys};
 use crate::topic_config::{self, TopicDefaults};
 
 /// The rules of one broker at one moment.
@@ -133,9 +133,12 @@ impl ConfigRules for TableRules {
         match resource.kind {
             ResourceKind::Topic => self.check_topic(settings).map_err(Refusal::InvalidConfig),
             ResourceKind::Broker => self.check_broker(&resource.name, settings),
-            kind @ (ResourceKind::BrokerLogger
-            | ResourceKind::ClientMetrics
-            | ResourceKind::Group) => Err(Refusal::UnknownResourceType(kind.code())),
+            ResourceKind::Group => {
+                group_keys::check(&self.layers, settings).map_err(Refusal::InvalidConfig)
+            }
+            kind @ (ResourceKind::BrokerLogger | ResourceKind::ClientMetrics) => {
+                Err(Refusal::UnknownResourceType(kind.code()))
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! changes nothing, so they may be sent again and in any order.
 
 use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
+use odradek_raft::{GroupKey, Incarnation};
 
 /// Most reports that are put into one message. One is under 100 bytes with a handful of replicas.
 pub const MAX_REPORTS: usize = 2_000;
@@ -17,6 +18,8 @@ pub struct LeaderReport {
     pub topic_id: TopicId,
     /// Index in the topic.
     pub partition: PartitionIndex,
+    /// Which of the partition's groups it leads.
+    pub incarnation: Incarnation,
     /// The leader, which is the sender.
     pub leader: NodeId,
     /// Term of the group in which it leads.
@@ -26,4 +29,11 @@ pub struct LeaderReport {
     /// Once the group has no other voters and learners than these: a reassignment to them is done.
     /// The metadata drops `adding` and `removing` if that is what it asked for.
     pub reassigned: Option<Vec<NodeId>>,
+}
+
+impl LeaderReport {
+    /// The group that it is about.
+    pub fn group(&self) -> GroupKey {
+        GroupKey::new(self.topic_id, self.partition).in_incarnation(self.incarnation)
+    }
 }

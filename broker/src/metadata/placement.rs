@@ -5,9 +5,10 @@
 //! the same request counts first, then what it has at all: the partitions of a topic are spread even
 //! when one broker is new and empty, and topics of one partition spread like partitions of one topic.
 //!
-//! Brokers that are fenced or about to stop get nothing.
+//! Brokers that are fenced or about to stop get nothing. Those that do not answer at this moment, and are
+//! not fenced yet, get something only if there are too few others.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use odradek_protocol::ids::{NodeId, PartitionIndex};
 
@@ -24,14 +25,16 @@ struct Candidate<'a> {
     holds: (usize, usize),
 }
 
-/// Replicas of `count` partitions from index `first` on, the preferred leader first.
+/// Replicas of `count` partitions from index `first` on, the preferred leader first. Brokers that are
+/// `silent` are avoided.
 pub fn place(
     image: &MetadataImage,
+    silent: &BTreeSet<NodeId>,
     first: usize,
     count: usize,
     replication_factor: usize,
 ) -> Result<Vec<Vec<NodeId>>, Refusal> {
-    let mut candidates = candidates(image);
+    let mut candidates = candidates(image, silent, replication_factor.max(1));
     if candidates.is_empty() {
         return Err(Refusal::NoActiveBroker);
     }
@@ -48,27 +51,24 @@ pub fn place(
     Ok(placed)
 }
 
-fn candidates(image: &MetadataImage) -> Vec<Candidate<'_>> {
-    let mut load: BTreeMap<NodeId, (usize, usize)> = BTreeMap::new();
-    for topic in image.topics() {
-        for (_, state) in topic.indexed() {
-            for (at, id) in state.replicas.iter().enumerate() {
-                let (leads, holds) = load.entry(*id).or_default();
-                *leads += usize::from(at == 0);
-                *holds += 1;
-            }
-        }
-    }
-    image
-        .brokers()
-        .filter(|(id, _)| is_active(image, *id))
+/// Those that are active and answer; those that do not answer as well if there are too few others, for
+/// a silent broker may be back sooner than whoever asks.
+fn candidates<'a>(
+    image: &'a MetadataImage,
+    silent: &BTreeSet<NodeId>,
+    at_least: usize,
+) -> Vec<Candidate<'a>> {
+    let active = || image.brokers().filter(|(id, _)| is_active(image, *id));
+    let answering = active().filter(|(id, _)| !silent.contains(id)).count();
+    active()
+        .filter(|(id, _)| answering < at_least || !silent.contains(id))
         .map(|(id, broker)| {
-            let (leads, holds) = load.get(&id).copied().unwrap_or_default();
+            let load = image.tally().load(id);
             Candidate {
                 id,
                 rack: broker.rack.as_deref(),
-                leads: (0, leads),
-                holds: (0, holds),
+                leads: (0, load.first),
+                holds: (0, load.replicas),
             }
         })
         .collect()
@@ -157,12 +157,12 @@ pub fn is_active(image: &MetadataImage, id: NodeId) -> bool {
 mod tests {
     use std::collections::HashSet;
 
-    use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
+    use rand::Rng;
 
     use super::super::records::{MetadataRecord, RegisterBrokerRecord};
     use super::super::test_support::{apply, image_with_brokers, nodes, topic};
     use super::*;
+    use crate::test_random::seeded;
 
     fn with_racks(racks: &[Option<&str>]) -> MetadataImage {
         let mut image = image_with_brokers(&[]);
@@ -189,7 +189,7 @@ mod tests {
     fn leaders_and_replicas_go_round_the_brokers() {
         let image = image_with_brokers(&[1, 2, 3]);
         assert_eq!(
-            place(&image, 1, 3, 2),
+            place(&image, &BTreeSet::new(), 1, 3, 2),
             Ok(vec![nodes(&[2, 3]), nodes(&[3, 1]), nodes(&[1, 2])])
         );
     }
@@ -199,7 +199,7 @@ mod tests {
         let mut image = image_with_brokers(&[1, 2, 3]);
         let mut leaders = Vec::new();
         for number in 1..=6 {
-            let placed = place(&image, 0, 1, 1).expect("there is room");
+            let placed = place(&image, &BTreeSet::new(), 0, 1, 1).expect("there is room");
             leaders.push(placed[0][0].get());
             apply(
                 &mut image,
@@ -229,7 +229,7 @@ mod tests {
                 log_dirs: vec![],
             })],
         );
-        let placed = place(&image, 0, 4, 1).expect("there is room");
+        let placed = place(&image, &BTreeSet::new(), 0, 4, 1).expect("there is room");
         let leaders: Vec<i32> = placed.iter().map(|replicas| replicas[0].get()).collect();
         let count = |id| leaders.iter().filter(|leader| **leader == id).count();
         assert_eq!((count(1) + count(2), count(3)), (2, 2));
@@ -237,12 +237,7 @@ mod tests {
 
     #[test]
     fn replicas_are_spread_over_racks_and_leaders_over_brokers_whatever_the_cluster() {
-        let seed = std::env::var("ODRADEK_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or_else(rand::random);
-        println!("ODRADEK_SEED={seed}");
-        let mut random = StdRng::seed_from_u64(seed);
+        let mut random = seeded();
         for _ in 0..200 {
             let brokers = random.random_range(1..=9);
             let names = [None, Some("a"), Some("b"), Some("c")];
@@ -253,7 +248,13 @@ mod tests {
             let image = with_racks(&racks);
             let factor = random.random_range(1..=brokers);
             let count = random.random_range(1..=40);
-            let placed = place(&image, random.random_range(0..50), count, factor);
+            let placed = place(
+                &image,
+                &BTreeSet::new(),
+                random.random_range(0..50),
+                count,
+                factor,
+            );
             let placed = placed.expect("enough brokers");
             let distinct_racks = racks.iter().collect::<HashSet<_>>().len();
             let mut leads = vec![0_usize; brokers];
@@ -276,14 +277,14 @@ mod tests {
     #[test]
     fn more_replicas_than_brokers_are_refused() {
         assert_eq!(
-            place(&image_with_brokers(&[1]), 0, 1, 2),
+            place(&image_with_brokers(&[1]), &BTreeSet::new(), 0, 1, 2),
             Err(Refusal::TooFewBrokers {
                 replication_factor: 2,
                 brokers: 1
             })
         );
         assert_eq!(
-            place(&image_with_brokers(&[]), 0, 1, 1),
+            place(&image_with_brokers(&[]), &BTreeSet::new(), 0, 1, 1),
             Err(Refusal::NoActiveBroker)
         );
     }
@@ -311,5 +312,16 @@ mod tests {
                 expected: 2
             })
         );
+    }
+
+    #[test]
+    fn brokers_that_do_not_answer_get_something_only_if_there_are_too_few_others() {
+        let image = image_with_brokers(&[1, 2, 3]);
+        let silent = BTreeSet::from([NodeId::new(2)]);
+        for replicas in place(&image, &silent, 0, 6, 2).expect("two answer") {
+            assert!(!replicas.contains(&NodeId::new(2)), "{replicas:?}");
+        }
+        let placed = place(&image, &silent, 0, 1, 3).expect("three are there");
+        assert_eq!(placed[0].len(), 3);
     }
 }

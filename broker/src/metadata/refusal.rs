@@ -6,6 +6,7 @@
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{NodeId, PartitionIndex};
 
+use super::controller::voters::VoterRefusal;
 use super::topic_name::InvalidTopicName;
 
 /// Most partitions that one request creates.
@@ -266,6 +267,9 @@ pub enum Refusal {
     /// The broker has registered anew since.
     #[error("broker {0} has registered again since")]
     StaleBroker(NodeId),
+    /// The voters of the metadata are not what a node or a request takes them for.
+    #[error(transparent)]
+    Voter(#[from] VoterRefusal),
     /// Something that works in a later version only.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -300,6 +304,7 @@ impl Refusal {
             | Self::OtherBroker { .. }
             | Self::Unsupported(_) => ErrorCode::InvalidRequest,
             Self::NoReassignment => ErrorCode::NoReassignmentInProgress,
+            Self::Voter(refusal) => refusal.code(),
             Self::OtherDirectory { .. } => ErrorCode::DuplicateBrokerRegistration,
             Self::OtherVoters { .. } => ErrorCode::InconsistentVoterSet,
             Self::BrokerNotRegistered(_) => ErrorCode::BrokerIdNotRegistered,

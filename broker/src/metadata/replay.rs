@@ -112,11 +112,16 @@ pub fn apply_batches(image: &mut MetadataImage, batches: &[u8]) -> Result<(), Re
                 offset: expected,
                 cause,
             })?;
+        let header = &batch.header;
+        image.stands_at(header.next_offset(), header.partition_leader_epoch);
     }
     Ok(())
 }
 
-fn records(header: &BatchHeader, batch: &[u8]) -> Result<Vec<MetadataRecord>, ReplayError> {
+pub(super) fn records(
+    header: &BatchHeader,
+    batch: &[u8],
+) -> Result<Vec<MetadataRecord>, ReplayError> {
     let offset = header.base_offset;
     let damaged = |cause| ReplayError::Batch { offset, cause };
     batch::verify_crc(header, batch).map_err(damaged)?;

@@ -7,26 +7,29 @@
 //! committed and in the image. A command therefore sees all earlier ones, those of earlier leaders
 //! too, and an answer is never taken back.
 //!
-//! `image.next_offset() ≤ high watermark`; a batch is written only where the image that it was made
-//! of ends. Absent on purpose: snapshots of the log; it is replayed from its start.
+//! A batch is written only where the image that it was made of ends. From time to time the image is written
+//! down (`checkpoint`), and the log below goes; a start reads the newest checkpoint and replays what follows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use odradek_protocol::batch::{BatchError, BatchHeader};
 use odradek_protocol::codec::EncodeError;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{LogOffsets, NodeId, Offset, PartitionIndex, TopicId};
+use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
 use odradek_raft::{
     Group, GroupKey, GroupObserver, GroupSpec, Leadership, Proposal, ProposeError, RaftError,
     RaftNode,
 };
-use odradek_storage::{LogConfig, StorageError};
-
+use odradek_storage::disk::Disk;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
+use super::checkpoint::fetch::{CheckpointSource, Fetcher};
+use super::checkpoint::keeper::{CheckpointRules, Keeper};
+use super::checkpoint::store::Store;
+use super::following::{FollowError, Observer, Published, follow, log_config};
 use super::image::MetadataImage;
 use super::records::MetadataRecord;
 use super::replay::{self, ReplayError};
@@ -38,16 +41,10 @@ pub const METADATA_TOPIC_ID: TopicId =
     TopicId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// The group of the metadata log.
-pub const METADATA_GROUP: GroupKey = GroupKey {
-    topic_id: METADATA_TOPIC_ID,
-    partition: PartitionIndex::new(0),
-};
+pub const METADATA_GROUP: GroupKey = GroupKey::new(METADATA_TOPIC_ID, PartitionIndex::new(0));
 
 /// Commands that wait for their turn before callers do.
 const QUEUED_COMMANDS: usize = 256;
-/// Bytes of the log that are read at a time.
-const READ_MAX_BYTES: usize = 1 << 20;
-
 /// How long a command may take. Without a majority it would wait for ever.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -64,6 +61,12 @@ pub struct MetadataOptions {
     pub bootstrap: bool,
     /// The time, for the records' timestamps.
     pub clock: Arc<dyn Clock>,
+    /// The disk that `log_dir` is on.
+    pub disk: Arc<dyn Disk>,
+    /// When a checkpoint is due.
+    pub checkpoints: CheckpointRules,
+    /// The way to the checkpoints of other nodes.
+    pub source: Arc<dyn CheckpointSource>,
 }
 
 /// Why a command was not carried out, or why nobody knows whether it was.
@@ -84,6 +87,9 @@ pub enum MetadataError {
     /// The records could not be replayed, so they are not written.
     #[error("the change is not recorded: {0}")]
     NotReplayable(#[from] ReplayError),
+    /// The checkpoints of the metadata cannot be read.
+    #[error("the checkpoints of the metadata: {0}")]
+    Checkpoints(#[from] std::io::Error),
     /// What has been committed cannot be read back; the service has stopped.
     #[error("the metadata log cannot be followed: {0}")]
     Unreadable(Arc<str>),
@@ -121,22 +127,11 @@ impl MetadataError {
             },
             // A value that is too long for a record, in practice.
             Self::NotReplayable(_) => ErrorCode::InvalidRequest,
-            Self::Encode(_) | Self::Batch(_) | Self::Unreadable(_) => ErrorCode::UnknownServerError,
+            Self::Encode(_) | Self::Batch(_) | Self::Unreadable(_) | Self::Checkpoints(_) => {
+                ErrorCode::UnknownServerError
+            }
         }
     }
-}
-
-/// Why committed records could not be put into the image.
-#[derive(Debug, thiserror::Error)]
-enum FollowError {
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    #[error("the read was given up")]
-    Cancelled,
 }
 
 /// The outcome of a command that was carried out.
@@ -155,82 +150,23 @@ type Command = Box<
         + Send,
 >;
 
-/// The latest image, and how far the log can be followed.
-struct Published {
-    image: ArcSwap<MetadataImage>,
-    images: watch::Sender<Arc<MetadataImage>>,
-    failure: watch::Sender<Option<Arc<str>>>,
-}
-
-impl Published {
-    fn new() -> Self {
-        let image = Arc::new(MetadataImage::default());
-        Self {
-            images: watch::Sender::new(Arc::clone(&image)),
-            image: ArcSwap::new(image),
-            failure: watch::Sender::new(None),
-        }
-    }
-
-    fn publish(&self, image: Arc<MetadataImage>) {
-        self.image.store(Arc::clone(&image));
-        self.images.send_replace(image);
-    }
-
-    /// Waits for an image that contains everything below `offset`.
-    async fn reached(&self, offset: Offset) -> Result<Arc<MetadataImage>, MetadataError> {
-        let mut images = self.images.subscribe();
-        let mut failure = self.failure.subscribe();
-        tokio::select! {
-            image = images.wait_for(|image| image.next_offset() >= offset) => match image {
-                Ok(image) => Ok(Arc::clone(&image)),
-                Err(_) => Err(MetadataError::Stopped),
-            },
-            failure = failure.wait_for(Option::is_some) => match failure {
-                Ok(failure) => Err(match &*failure {
-                    Some(cause) => MetadataError::Unreadable(Arc::clone(cause)),
-                    None => MetadataError::Stopped,
-                }),
-                Err(_) => Err(MetadataError::Stopped),
-            },
-        }
-    }
-}
-
-/// Tells the following task how far the log is committed.
-struct Watermark {
-    committed: watch::Sender<Offset>,
-}
-
-impl Watermark {
-    fn rose_to(&self, offset: Offset) {
-        self.committed
-            .send_modify(|committed| *committed = offset.max(*committed));
-    }
-}
-
-impl GroupObserver for Watermark {
-    fn on_high_watermark(&self, offsets: LogOffsets) {
-        self.committed.send_replace(offsets.high_watermark.offset());
-    }
-
-    fn on_leadership(&self, leadership: Leadership) {
-        tracing::debug!(?leadership, "leadership of the metadata log");
-    }
-
-    fn on_log_start(&self, _: Offset) {}
-
-    fn on_offline(&self, cause: Arc<str>) {
-        tracing::error!(%cause, "the metadata log takes no writes any more");
-    }
-}
-
 /// The cluster's metadata. See the module.
 pub struct MetadataService {
     node: NodeId,
     group: Arc<Group>,
     published: Arc<Published>,
+    store: Arc<Store>,
     commands: mpsc::Sender<Command>,
+    _tasks: Tasks,
+}
+
+/// What a service does by itself, for as long as it is there.
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
 }
 
 impl std::fmt::Debug for MetadataService {
@@ -248,38 +184,70 @@ impl MetadataService {
         raft: &RaftNode,
         options: MetadataOptions,
     ) -> Result<Arc<Self>, MetadataError> {
+        let dir = options.log_dir.join(format!("{CLUSTER_METADATA}-0"));
+        let store = Store::new(options.disk, dir.clone());
+        let published = Arc::new(Published::new());
         let (committed, watermark) = watch::channel(Offset::ZERO);
         let spec = GroupSpec {
             key: METADATA_GROUP,
-            dir: options.log_dir.join(format!("{CLUSTER_METADATA}-0")),
-            log_config: Arc::new(log_config()),
+            dir,
+            log_config: Arc::new(log_config(&options.checkpoints)),
             voters: options.voters,
             bootstrap: options.bootstrap,
+            succession: None,
         };
-        let observer = Arc::new(Watermark { committed });
+        let observer = Arc::new(Observer {
+            committed,
+            published: Arc::clone(&published),
+            fetcher: Fetcher::new(Arc::clone(&store), options.source),
+            clock: Arc::clone(&options.clock),
+        });
         let group = raft
             .open_group(spec, Arc::clone(&observer) as Arc<dyn GroupObserver>)
             .await?;
-        let published = Arc::new(Published::new());
+        if let Some(image) = store.open().await? {
+            published.publish(Arc::new(image));
+        }
+        let newest = published.image().next_offset();
+        let log_start = group.offsets().log_start.offset();
+        if newest < log_start {
+            let gap = FollowError::Gap { newest, log_start };
+            return Err(MetadataError::Unreadable(gap.to_string().into()));
+        }
         let (commands, queue) = mpsc::channel(QUEUED_COMMANDS);
-        tokio::spawn(follow(
+        let following = follow(
             Arc::clone(&group),
+            Arc::clone(&store),
             Arc::clone(&published),
             watermark,
-        ));
-        tokio::spawn(carry_out(
+        );
+        let keeper = Keeper {
+            store: Arc::clone(&store),
+            group: Arc::clone(&group),
+            published: Arc::clone(&published),
+            rules: options.checkpoints,
+            clock: Arc::clone(&options.clock),
+        };
+        let carrying_out = carry_out(
             Arc::clone(&group),
             Arc::clone(&published),
             queue,
             options.clock,
-        ));
+        );
+        let tasks = Tasks(vec![
+            tokio::spawn(following),
+            tokio::spawn(keeper.run(newest)),
+            tokio::spawn(carrying_out),
+        ]);
         // A log that is opened where it was closed has no rise to tell of.
         observer.rose_to(group.offsets().high_watermark.offset());
         Ok(Arc::new(Self {
             node: options.node_id,
             group,
             published,
+            store,
             commands,
+            _tasks: tasks,
         }))
     }
 
@@ -312,12 +280,17 @@ impl MetadataService {
 
     /// The latest image.
     pub fn image(&self) -> Arc<MetadataImage> {
-        self.published.image.load_full()
+        self.published.image()
     }
 
     /// Follows the images. Intermediate ones may be skipped.
     pub fn subscribe(&self) -> watch::Receiver<Arc<MetadataImage>> {
-        self.published.images.subscribe()
+        self.published.subscribe()
+    }
+
+    /// The checkpoints of the metadata on this node.
+    pub fn checkpoints(&self) -> &Arc<Store> {
+        &self.store
     }
 
     /// The group of the metadata log.
@@ -359,64 +332,6 @@ impl MetadataService {
     }
 }
 
-/// Nothing of the log may go: it is the only copy of what it says.
-fn log_config() -> LogConfig {
-    LogConfig {
-        retention_ms: None,
-        retention_bytes: None,
-        delete_old_segments: false,
-        write_caching: false,
-        ..LogConfig::default()
-    }
-}
-
-/// Makes an image of whatever is committed, until the group is closed.
-async fn follow(
-    group: Arc<Group>,
-    published: Arc<Published>,
-    mut watermark: watch::Receiver<Offset>,
-) {
-    loop {
-        let committed = *watermark.borrow_and_update();
-        if let Err(error) = catch_up(&group, &published, committed).await {
-            tracing::error!(%error, "the metadata log cannot be followed");
-            published
-                .failure
-                .send_replace(Some(error.to_string().into()));
-            return;
-        }
-        if watermark.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn catch_up(
-    group: &Group,
-    published: &Published,
-    committed: Offset,
-) -> Result<(), FollowError> {
-    let mut image = published.image.load_full();
-    while image.next_offset() < committed {
-        let (reader, before) = (group.reader(), Arc::clone(&image));
-        // The disk is not waited for on the threads that serve clients.
-        let read = tokio::task::spawn_blocking(move || {
-            let mut image = MetadataImage::clone(&before);
-            let slice = reader.read(image.next_offset(), READ_MAX_BYTES, committed, true)?;
-            replay::apply_batches(&mut image, &slice.read()?)?;
-            Ok::<_, FollowError>(image)
-        });
-        let next = read.await.map_err(|_| FollowError::Cancelled)??;
-        if next.next_offset() == image.next_offset() {
-            // The watermark is not at the end of a batch that can be read; the next one will be.
-            return Ok(());
-        }
-        image = Arc::new(next);
-        published.publish(Arc::clone(&image));
-    }
-    Ok(())
-}
-
 /// Carries out commands in the order in which they came, until all senders are gone.
 async fn carry_out(
     group: Arc<Group>,
@@ -425,8 +340,8 @@ async fn carry_out(
     clock: Arc<dyn Clock>,
 ) {
     while let Some(command) = queue.recv().await {
-        let image = match image_to_decide_on(&group, &published).await {
-            Ok(image) => image,
+        let (epoch, image) = match image_to_decide_on(&group, &published).await {
+            Ok(found) => found,
             Err(error) => {
                 command(Err(error));
                 continue;
@@ -437,7 +352,7 @@ async fn carry_out(
         };
         if records.is_empty() {
             // Another leader may have changed by now what the answer rests on.
-            finish(if group.holds_lease() {
+            finish(if group.holds_lease_in(epoch) {
                 Ok(image.next_offset())
             } else {
                 Err(not_controller(&group))
@@ -461,20 +376,20 @@ fn not_controller(group: &Group) -> MetadataError {
     MetadataError::NotController { leader }
 }
 
-/// The image of everything that is committed, on the leader.
+/// The image of everything that is committed, on the leader, and its epoch.
 async fn image_to_decide_on(
     group: &Group,
     published: &Published,
-) -> Result<Arc<MetadataImage>, MetadataError> {
+) -> Result<(LeaderEpoch, Arc<MetadataImage>), MetadataError> {
     if let Some(cause) = group.offline_cause() {
         return Err(ProposeError::Offline(cause).into());
     }
-    if !group.leadership().is_ready_leader() {
+    let Leadership::Leader { epoch, ready: true } = group.leadership() else {
         return Err(not_controller(group));
-    }
+    };
     // A leader is ready once all that was committed in earlier terms is below its watermark.
     let complete = group.offsets().high_watermark.offset();
-    published.reached(complete).await
+    Ok((epoch, published.reached(complete).await?))
 }
 
 async fn commit(

@@ -37,12 +37,14 @@ pub async fn create(
 ) -> Result<Done<Vec<TopicOutcome>>, MetadataError> {
     let config = broker.config.load();
     let rules = rules(broker);
+    let silent = broker.partitions.silent_nodes();
     broker
         .metadata
         .run(move |image: &MetadataImage| {
             let rules = CreationRules {
                 default_partitions: config.num_partitions,
                 default_replication_factor: config.default_replication_factor,
+                silent: silent.clone(),
                 check_configs: &|settings| rules.check_topic(settings),
             };
             let (records, outcomes) = decide(image, &topics, &rules, random_topic_id);
@@ -146,12 +148,18 @@ pub async fn wait_until_led(
             if state.leader != Some(node) {
                 continue;
             }
-            let partition = broker
-                .partitions
-                .get(topic.id, index)
-                .ok_or(ErrorCode::KafkaStorageError)?;
-            let ready = partition.group().wait_until_ready().await;
-            ready.map_err(|_| ErrorCode::KafkaStorageError)?;
+            let is_ready = match broker.partitions.get(topic.id, index) {
+                Some(partition) => partition.group().wait_until_ready().await.is_ok(),
+                None => false,
+            };
+            if is_ready {
+                continue;
+            }
+            // What is being deleted is closed, and no fault of a disk.
+            return match broker.metadata.image().topic_by_id(topic.id) {
+                Some(_) => Err(ErrorCode::KafkaStorageError),
+                None => Ok(()),
+            };
         }
         Ok(())
     };

@@ -7,8 +7,10 @@ use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
 use odradek_raft::{ProposeError, RaftError};
 use odradek_storage::StorageError;
+use odradek_storage::producer_state::ProducerError;
 
 use super::in_flight::SequenceFault;
+use super::transactions::Unverified;
 
 /// Failures of a partition, by cause.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -78,9 +80,18 @@ pub enum PartitionError {
     /// The producer has an open transaction and the batch is not part of it.
     #[error("the producer has an open transaction and the batch is not part of it")]
     OutsideTransaction,
-    /// The batch belongs to a transaction that no coordinator has begun here.
-    #[error("the batch belongs to an unknown transaction")]
-    UnknownTransaction,
+    /// The end of the producer's last transaction is on its way into the log.
+    #[error("the end of the producer's last transaction is on its way into the log")]
+    MarkerInFlight,
+    /// The marker is of a coordinator that has been replaced.
+    #[error("the marker is of a transaction coordinator that has been replaced")]
+    FencedCoordinator,
+    /// The coordinator has to be asked whether the batch belongs to an open transaction.
+    #[error("it is not known whether the batch belongs to an open transaction")]
+    Unverified(Unverified),
+    /// The batch belongs to no open transaction.
+    #[error("the batch belongs to no open transaction")]
+    NotInTransaction,
     /// As many batches as may wait to be committed already do.
     #[error("too many batches wait to be committed")]
     Busy,
@@ -123,8 +134,12 @@ impl PartitionError {
             Self::LargerThanSegment { .. } => ErrorCode::RecordListTooLarge,
             Self::OutOfOrderSequence => ErrorCode::OutOfOrderSequenceNumber,
             Self::FencedProducerEpoch => ErrorCode::InvalidProducerEpoch,
-            Self::OutsideTransaction => ErrorCode::InvalidTxnState,
-            Self::UnknownTransaction => ErrorCode::InvalidProducerIdMapping,
+            Self::OutsideTransaction | Self::Unverified(_) | Self::NotInTransaction => {
+                ErrorCode::InvalidTxnState
+            }
+            // Clients try again after this one without looking for another leader first.
+            Self::MarkerInFlight => ErrorCode::NotEnoughReplicas,
+            Self::FencedCoordinator => ErrorCode::TransactionCoordinatorFenced,
             Self::Busy | Self::TimedOut => ErrorCode::RequestTimedOut,
             Self::Offline(_) | Self::DiskReserve | Self::OutOfDescriptors | Self::Unreadable(_) => {
                 ErrorCode::KafkaStorageError
@@ -142,7 +157,7 @@ impl PartitionError {
             Self::OutOfOrderSequence
             | Self::FencedProducerEpoch
             | Self::OutsideTransaction
-            | Self::UnknownTransaction => true,
+            | Self::NotInTransaction => true,
             Self::Batch(error) => !matches!(
                 error,
                 BatchError::NoBatch { .. }
@@ -157,6 +172,9 @@ impl PartitionError {
             Self::NotLeader { .. }
             | Self::NotReady
             | Self::LeaseOver
+            | Self::MarkerInFlight
+            | Self::FencedCoordinator
+            | Self::Unverified(_)
             | Self::NotEnoughReplicas { .. }
             | Self::NotEnoughReplicasAfterAppend { .. }
             | Self::LargerThanSegment { .. }
@@ -180,6 +198,18 @@ impl From<SequenceFault> for PartitionError {
             SequenceFault::OutOfOrder => Self::OutOfOrderSequence,
             SequenceFault::FencedEpoch => Self::FencedProducerEpoch,
             SequenceFault::OutsideTransaction => Self::OutsideTransaction,
+            SequenceFault::MarkerInFlight => Self::MarkerInFlight,
+        }
+    }
+}
+
+impl From<ProducerError> for PartitionError {
+    fn from(error: ProducerError) -> Self {
+        match error {
+            ProducerError::FencedEpoch { .. } => Self::FencedProducerEpoch,
+            ProducerError::OutOfOrderSequence { .. } => Self::OutOfOrderSequence,
+            ProducerError::NotInTransaction { .. } => Self::OutsideTransaction,
+            ProducerError::FencedCoordinator { .. } => Self::FencedCoordinator,
         }
     }
 }
@@ -227,6 +257,8 @@ impl From<RaftError> for PartitionError {
             | RaftError::JournalDamaged { .. }
             | RaftError::VoteLost { .. }
             | RaftError::LogLost { .. }
+            | RaftError::LaterIncarnation { .. }
+            | RaftError::OtherPredecessor { .. }
             | RaftError::NotContiguous { .. }
             | RaftError::WrongStamp { .. }
             | RaftError::MissingEntry { .. }

@@ -11,9 +11,6 @@
 //! - log start ≤ last stable ≤ high watermark ≤ log end, as [`LogOffsets`] has them;
 //! - offsets change before the partition's waiters are fired;
 //! - a duplicate is answered with the offset of its first copy, and only once that is committed.
-//!
-//! Absent on purpose: transactions. A transactional batch is refused as Kafka refuses one of a
-//! transaction that no coordinator knows.
 
 mod error;
 pub mod in_flight;
@@ -22,6 +19,7 @@ mod read;
 mod replication;
 mod settings;
 mod ticket;
+mod transactions;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -50,13 +48,15 @@ use crate::partitions::log_dir::LogDirectory;
 use crate::waiters::WaitList;
 
 pub use error::PartitionError;
-use in_flight::{AppendedVerdict, InFlight, SequenceFault, SequencedBatch, Verdict};
+use in_flight::{AppendedVerdict, SequenceFault, SequencedBatch, Verdict};
 pub use read::{FoundOffset, OffsetSpec, Reader, must_not_wait};
 pub use replication::ReplicationView;
 use replication::{MoreThanMajority, SharedView};
 pub use settings::PartitionSettings;
 pub use ticket::Appending;
 use ticket::SharedOutcome;
+use transactions::Ordering;
+pub use transactions::{Guard, TxnEnd, Unverified, Verification};
 
 /// How long a producer waits at most before it looks again whether a full group has room.
 const ROOM_CHECK: Duration = Duration::from_millis(10);
@@ -74,6 +74,8 @@ pub struct AppendOptions {
     pub wants_in_sync: bool,
     /// The term in which the append is meant, for callers whose state is of that term only.
     pub epoch: Option<LeaderEpoch>,
+    /// What is known of the transaction that the batch belongs to, if it does to one.
+    pub verification: Verification,
 }
 
 impl AppendOptions {
@@ -86,6 +88,7 @@ impl AppendOptions {
             wants_append: false,
             wants_in_sync: true,
             epoch: Some(epoch),
+            verification: Verification::Off,
         }
     }
 }
@@ -97,7 +100,7 @@ pub struct Partition {
     group: Arc<Group>,
     events: Arc<PartitionEvents>,
     settings: ArcSwap<PartitionSettings>,
-    in_flight: Mutex<InFlight<SharedOutcome>>,
+    ordering: Mutex<Ordering>,
     replication: SharedView,
     directory: Arc<LogDirectory>,
     clock: Arc<dyn Clock>,
@@ -149,6 +152,8 @@ pub enum Gone {
     Deleted,
     /// Other brokers hold it now.
     Released,
+    /// Its group has lost most of its voters, and the partition has been given another.
+    Superseded,
 }
 
 impl PartitionEvents {
@@ -164,7 +169,9 @@ impl PartitionEvents {
         match self.gone.get() {
             None => Ok(()),
             Some(Gone::Deleted) => Err(PartitionError::Deleted),
-            Some(Gone::Released) => Err(PartitionError::NotLeader { leader: None }),
+            Some(Gone::Released | Gone::Superseded) => {
+                Err(PartitionError::NotLeader { leader: None })
+            }
         }
     }
 
@@ -182,6 +189,9 @@ impl GroupObserver for PartitionEvents {
     fn on_high_watermark(&self, _offsets: LogOffsets) {
         self.waiters.fire();
         self.committed.notify_waiters();
+        if let Some((key, changes)) = &self.leadership {
+            changes.commits.note(*key);
+        }
     }
 
     fn on_leadership(&self, _leadership: Leadership) {
@@ -211,7 +221,7 @@ impl Partition {
             group: parts.group,
             events: parts.events,
             settings: ArcSwap::from_pointee(parts.settings),
-            in_flight: Mutex::default(),
+            ordering: Mutex::default(),
             replication: SharedView::default(),
             directory: parts.directory,
             clock: parts.clock,
@@ -279,24 +289,26 @@ impl Partition {
 
     /// The leader epoch if this node leads.
     pub fn require_leader(&self) -> Result<LeaderEpoch, PartitionError> {
-        self.events.require_here()?;
-        match self.leadership() {
-            Leadership::Leader { epoch, .. } => Ok(epoch),
-            Leadership::Follower { leader, .. } => Err(PartitionError::NotLeader { leader }),
-            Leadership::Unknown => Err(PartitionError::NotLeader { leader: None }),
-        }
+        self.leading().map(|(epoch, _)| epoch)
     }
 
     /// The leader epoch if this node leads and everything that earlier leaders acknowledged is known
     /// to be committed.
     pub fn require_ready_leader(&self) -> Result<LeaderEpoch, PartitionError> {
-        let epoch = self.require_leader()?;
+        match self.leading()? {
+            (epoch, true) => Ok(epoch),
+            (_, false) => Err(PartitionError::NotReady),
+        }
+    }
+
+    /// The epoch in which this node leads, and whether everything that earlier leaders acknowledged is
+    /// known to be committed.
+    fn leading(&self) -> Result<(LeaderEpoch, bool), PartitionError> {
+        self.events.require_here()?;
         match self.leadership() {
-            Leadership::Leader { ready: true, .. } => Ok(epoch),
-            Leadership::Leader { ready: false, .. } => Err(PartitionError::NotReady),
-            Leadership::Follower { .. } | Leadership::Unknown => {
-                Err(PartitionError::NotLeader { leader: None })
-            }
+            Leadership::Leader { epoch, ready } => Ok((epoch, ready)),
+            Leadership::Follower { leader, .. } => Err(PartitionError::NotLeader { leader }),
+            Leadership::Unknown => Err(PartitionError::NotLeader { leader: None }),
         }
     }
 
@@ -310,20 +322,53 @@ impl Partition {
         }
     }
 
-    /// The leader epoch if this node leads and the client's idea of it, unless that is
-    /// [`LeaderEpoch::NONE`], is the same (KIP-320).
-    pub fn require_epoch(&self, known: LeaderEpoch) -> Result<LeaderEpoch, PartitionError> {
-        let current = self.require_leader()?;
-        compare_epochs(known, current)?;
-        Ok(current)
+    /// [`Self::require_lease`], for an answer that was begun as the leader of `epoch`: an error as
+    /// well if that term is over, even where this node leads again. Others may have led in between,
+    /// and what was read meanwhile may lack what they acknowledged.
+    pub fn require_lease_in(&self, epoch: LeaderEpoch) -> Result<(), PartitionError> {
+        // The term last: if it is still the same, the lease was that of this term.
+        self.require_lease()?;
+        match self.require_leader()? == epoch {
+            true => Ok(()),
+            false => Err(PartitionError::NotLeader { leader: None }),
+        }
     }
 
-    /// [`Self::require_epoch`], but a follower will do as well: for those who read only what is
+    /// What `read` makes of the partition, if it is all there is to know: everything that any leader
+    /// had acknowledged before the call is below the offsets that `read` sees. A leader that is not
+    /// ready may not know yet, one whose lease is over may not know any more.
+    ///
+    /// `known` is the client's idea of the leader epoch, or [`LeaderEpoch::NONE`]. `read` is told the
+    /// leader's.
+    pub fn read_as_leader<T>(
+        &self,
+        known: LeaderEpoch,
+        read: impl FnOnce(LeaderEpoch) -> Result<T, PartitionError>,
+    ) -> Result<T, PartitionError> {
+        // Ready first: what becomes ready while the offsets are read has been read too early.
+        let Role::Leader { epoch, ready: true } = self.require_leading(known)? else {
+            return Err(PartitionError::NotReady);
+        };
+        let found = read(epoch)?;
+        let held = self.require_lease_in(epoch);
+        held.map_err(|error| self.events.explain(error))?;
+        Ok(found)
+    }
+
+    /// How this node leads, if it does and the client's idea of the leader epoch, unless that is
+    /// [`LeaderEpoch::NONE`], is the same (KIP-320).
+    fn require_leading(&self, known: LeaderEpoch) -> Result<Role, PartitionError> {
+        let (epoch, ready) = self.leading()?;
+        compare_epochs(known, epoch)?;
+        Ok(Role::Leader { epoch, ready })
+    }
+
+    /// `require_leading`, but a follower will do as well: for those who read only what is
     /// committed and may be late.
     pub fn require_replica(&self, known: LeaderEpoch) -> Result<Role, PartitionError> {
         self.events.require_here()?;
         let (role, current) = match self.leadership() {
-            Leadership::Leader { epoch, .. } => (Role::Leader, epoch),
+            Leadership::Leader { epoch, ready } => (Role::Leader { epoch, ready }, epoch),
             Leadership::Follower { epoch, .. } => (Role::Follower, epoch),
             Leadership::Unknown => return Err(PartitionError::NotLeader { leader: None }),
         };
@@ -377,7 +422,7 @@ impl Partition {
         records: Bytes,
         options: AppendOptions,
     ) -> Result<Appending, PartitionError> {
-        let epoch = self.require_writable(options.epoch)?;
+        let epoch = self.require_writable(options.epoch, options.origin)?;
         let settings = self.settings.load();
         let more_than_majority = match options.wants_in_sync {
             true => self.require_in_sync(epoch, settings.min_insync_replicas)?,
@@ -397,9 +442,6 @@ impl Partition {
                 len: batch.bytes.len(),
                 segment_bytes,
             });
-        }
-        if options.origin == BatchOrigin::Client && header.is_transactional() {
-            return Err(PartitionError::UnknownTransaction);
         }
         let (appended_sender, appended) = match options.wants_append {
             true => {
@@ -428,9 +470,14 @@ impl Partition {
             first: header.base_sequence,
             last: header.last_sequence(),
         };
-        let mut in_flight = self.in_flight.lock();
-        match in_flight.check(&sequenced, || self.appended_verdict(&header)) {
-            Verdict::Next => {}
+        let mut ordering = self.ordering.lock();
+        let verdict = ordering
+            .in_flight
+            .check(&sequenced, || self.appended_verdict(&header));
+        match verdict {
+            Verdict::Next => {
+                self.check_transaction(&mut ordering, &header, epoch, options.verification)?;
+            }
             Verdict::DuplicateInFlight(first_copy) => {
                 self.metrics.duplicate();
                 return Ok(
@@ -443,12 +490,21 @@ impl Partition {
                 let appending = Appending::known(place.outcome, Some(place.timestamp), events);
                 return Ok(appending.and(more_than_majority));
             }
-            Verdict::Refused(fault) => return Err(fault.into()),
+            Verdict::Refused(fault) => {
+                self.check_transaction(&mut ordering, &header, epoch, options.verification)?;
+                return Err(fault.into());
+            }
         }
         self.group.propose(proposal)?;
         self.count_taken(size, header.record_count);
         let outcome = SharedOutcome::new(committed);
-        in_flight.record(sequenced, outcome.clone());
+        let is_transactional = header.is_transactional();
+        if is_transactional {
+            ordering.traces.forget(header.producer_id);
+        }
+        ordering
+            .in_flight
+            .record(sequenced, is_transactional, outcome.clone());
         Ok(Appending::shared(outcome, appended, stamped, events).and(more_than_majority))
     }
 
@@ -486,11 +542,10 @@ impl Partition {
         done.map(|_| ()).map_err(|error| self.events.explain(error))
     }
 
-    /// Compacts the log if the topic is compacted and it is due. `clean_end` is where the last
-    /// compaction ended; `pace` is asked as in [`CompactionRequest`].
+    /// Compacts the log if the topic is compacted and it is due. `pace` is asked as in
+    /// [`CompactionRequest`].
     pub async fn compact(
         &self,
-        clean_end: Offset,
         map_bytes: usize,
         pace: Box<dyn FnMut(u64) -> ControlFlow<()> + Send>,
     ) -> Result<Option<CompactionOutcome>, PartitionError> {
@@ -502,7 +557,6 @@ impl Partition {
             return Ok(None);
         }
         let request = CompactionRequest {
-            clean_end,
             config,
             map_bytes,
             now: self.clock.wall(),
@@ -518,7 +572,9 @@ impl Partition {
         let expiration_ms = self.settings.load().log.producer_id_expiration_ms;
         self.reader()
             .expire_producers(self.clock.wall(), expiration_ms);
-        self.in_flight.lock().sweep();
+        let mut ordering = self.ordering.lock();
+        ordering.in_flight.sweep();
+        ordering.traces.sweep(self.clock.wall());
     }
 
     /// Bytes of its log.
@@ -531,7 +587,11 @@ impl Partition {
         self.directory.take_room(bytes);
     }
 
-    fn require_writable(&self, epoch: Option<LeaderEpoch>) -> Result<LeaderEpoch, PartitionError> {
+    fn require_writable(
+        &self,
+        epoch: Option<LeaderEpoch>,
+        origin: BatchOrigin,
+    ) -> Result<LeaderEpoch, PartitionError> {
         // What an unready leader's log holds may not be committed, so that not even a batch that is
         // already in it can be acknowledged.
         let current = self.require_ready_leader()?;
@@ -541,10 +601,10 @@ impl Partition {
         if let Some(cause) = self.events.offline.get() {
             return Err(PartitionError::Offline(Arc::clone(cause)));
         }
-        match epoch {
-            // Commits are small, and the groups must be able to go on reading what is left.
-            Some(_) => self.directory.require_online()?,
-            None => self.directory.require_writable()?,
+        match origin {
+            // Commits and markers are small, and readers must be able to go on with what is left.
+            BatchOrigin::Coordinator => self.directory.require_online()?,
+            BatchOrigin::Client => self.directory.require_writable()?,
         }
         // A leader that is cut off would take batches that nobody can commit.
         self.require_lease()?;
@@ -588,7 +648,12 @@ impl Partition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It leads.
-    Leader,
+    Leader {
+        /// In this epoch.
+        epoch: LeaderEpoch,
+        /// Whether everything that earlier leaders acknowledged is known to be committed.
+        ready: bool,
+    },
     /// It follows.
     Follower,
 }

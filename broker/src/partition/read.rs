@@ -126,10 +126,10 @@ impl Partition {
     ) -> Result<FetchedPartition, PartitionError> {
         let role = match reader.takes_followers {
             true => self.require_replica(target.current_leader_epoch)?,
-            false => self
-                .require_epoch(target.current_leader_epoch)
-                .map(|_| Role::Leader)?,
+            false => self.require_leading(target.current_leader_epoch)?,
         };
+        // What this node is stands before its offsets are read: a leader that becomes ready in between
+        // would vouch for offsets from before.
         let offsets = self.offsets();
         let mut answer = self.offsets_only(&offsets, isolation);
         if let Some(preferred) = self.preferred_replica(&reader.near, target.fetch_offset) {
@@ -143,16 +143,18 @@ impl Partition {
         let bound = match standing(target.fetch_offset, &offsets, isolation) {
             Standing::OutOfRange => {
                 // The log of a leader that has been replaced may end below what the reader knows.
-                if role == Role::Leader && target.fetch_offset > offsets.log_end.offset() {
-                    self.require_lease()?;
+                if let Role::Leader { epoch, .. } = role
+                    && target.fetch_offset > offsets.log_end.offset()
+                {
+                    self.require_lease_in(epoch)?;
                 }
                 return Err(PartitionError::OffsetOutOfRange(target.fetch_offset));
             }
             Standing::CaughtUp => {
                 // What is committed may always be read; but that there is no more of it, a leader
                 // that is cut off cannot know, and the reader had better look for another.
-                if role == Role::Leader && self.leadership().is_ready_leader() {
-                    self.require_lease()?;
+                if let Role::Leader { epoch, ready: true } = role {
+                    self.require_lease_in(epoch)?;
                 }
                 return Ok(answer);
             }
@@ -285,55 +287,40 @@ impl Partition {
         isolation: IsolationLevel,
         known_epoch: LeaderEpoch,
     ) -> Result<FoundOffset, PartitionError> {
-        let current = self.require_epoch(known_epoch)?;
-        let offsets = self.offsets();
-        let start = offsets.log_start.offset();
-        let bound = isolation.bound(&offsets);
-        let reader = self.reader();
-        let found = match spec {
-            OffsetSpec::Latest => {
-                self.require_all_known()?;
-                return Ok(FoundOffset::at(bound, current));
-            }
-            OffsetSpec::Earliest | OffsetSpec::EarliestLocal => {
-                // The first record, if there is none yet, will be of the leader's epoch.
-                let epoch = reader.epoch_at(start).unwrap_or(current);
-                return Ok(FoundOffset::at(start, epoch));
-            }
-            OffsetSpec::LatestTiered | OffsetSpec::EarliestPendingUpload => {
-                return Ok(FoundOffset::NOTHING);
-            }
-            OffsetSpec::MaxTimestamp => reader.max_timestamp(start, bound)?,
-            OffsetSpec::Timestamp(timestamp) => reader.lookup_timestamp(timestamp, start, bound)?,
-        };
-        match found {
-            Some(found) => Ok(FoundOffset {
+        self.read_as_leader(known_epoch, |current| {
+            let offsets = self.offsets();
+            let start = offsets.log_start.offset();
+            let bound = isolation.bound(&offsets);
+            let reader = self.reader();
+            let found = match spec {
+                OffsetSpec::Latest => return Ok(FoundOffset::at(bound, current)),
+                OffsetSpec::Earliest | OffsetSpec::EarliestLocal => {
+                    // The first record, if there is none yet, will be of the leader's epoch.
+                    let epoch = reader.epoch_at(start).unwrap_or(current);
+                    return Ok(FoundOffset::at(start, epoch));
+                }
+                OffsetSpec::LatestTiered | OffsetSpec::EarliestPendingUpload => None,
+                OffsetSpec::MaxTimestamp => reader.max_timestamp(start, bound)?,
+                OffsetSpec::Timestamp(timestamp) => {
+                    reader.lookup_timestamp(timestamp, start, bound)?
+                }
+            };
+            Ok(found.map_or(FoundOffset::NOTHING, |found| FoundOffset {
                 offset: found.offset,
                 timestamp: found.timestamp,
                 leader_epoch: found.leader_epoch,
-            }),
-            None => {
-                self.require_all_known()?;
-                Ok(FoundOffset::NOTHING)
-            }
-        }
-    }
-
-    /// An error unless this node has just known everything that any leader has acknowledged: until
-    /// its term's first entry is committed a new leader may not, and once its lease is over an old
-    /// one may not.
-    fn require_all_known(&self) -> Result<(), PartitionError> {
-        self.require_ready_leader()?;
-        self.require_lease()
+            }))
+        })
     }
 
     /// Moves the log start forward to `offset`, or to the high watermark for −1, on all replicas,
     /// and returns the log start then (DeleteRecords). An offset below the log start changes
     /// nothing.
     pub async fn delete_records(&self, offset: Offset) -> Result<Offset, PartitionError> {
-        self.require_leader()?;
         self.directory.require_online()?;
-        let offsets = self.offsets();
+        // "Up to the high watermark" takes along all that was acknowledged before the request, and an
+        // offset below it is in range whoever led when it was told.
+        let offsets = self.read_as_leader(LeaderEpoch::NONE, |_| Ok(self.offsets()))?;
         let high_watermark = offsets.high_watermark.offset();
         let target = if offset == Offset::NONE {
             high_watermark

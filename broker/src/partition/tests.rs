@@ -3,10 +3,15 @@ use std::time::Duration;
 use odradek_protocol::batch::{BatchHeader, BatchOrigin, TimestampType};
 use odradek_protocol::compression::Compression;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs};
+use odradek_protocol::ids::{
+    LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs,
+};
 use odradek_protocol::records::{BatchBuilder, NewRecord};
 
+use odradek_storage::producer_state::EndTxnMarker;
+
 use super::*;
+use crate::coordinator::effects::ProducerIdentity;
 use crate::fetch_plan::{IsolationLevel, ReadLimit};
 use crate::fetch_sessions::{FetchKey, FetchTarget, TopicRef};
 use crate::partitions::fixture::{
@@ -20,6 +25,12 @@ const CLIENT: AppendOptions = AppendOptions {
     wants_append: false,
     wants_in_sync: true,
     epoch: None,
+    verification: Verification::Needed { bumps_epoch: false },
+};
+/// One that has its partitions added by what it writes (KIP-890).
+const NEW_CLIENT: AppendOptions = AppendOptions {
+    verification: Verification::Needed { bumps_epoch: true },
+    ..CLIENT
 };
 const ALL: Option<ReadLimit> = Some(ReadLimit {
     max_bytes: 1 << 20,
@@ -168,11 +179,73 @@ async fn a_restarted_broker_still_knows_what_a_producer_sent_last() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transactional_batch_of_an_unknown_transaction_is_refused() {
+async fn a_batch_of_a_transaction_is_taken_once_its_coordinator_was_asked_and_not_after_its_end() {
     let (_fixture, partition) = one_partition().await;
+    let asked = |partition: &Partition| match partition.append(transactional_batch(9, 1), CLIENT) {
+        Err(PartitionError::Unverified(asked)) => asked,
+        other => panic!("{other:?}"),
+    };
+    let end = |coordinator_epoch| TxnEnd {
+        producer: ProducerIdentity {
+            id: ProducerId::new(9),
+            epoch: ProducerEpoch::new(0),
+        },
+        marker: EndTxnMarker {
+            aborted: true,
+            coordinator_epoch,
+        },
+        bumps_epoch: false,
+    };
+    let early = asked(&partition);
+    assert_eq!(early.producer, end(1).producer);
+    let marker = partition.append_marker(end(2)).expect("taken");
+    marker.committed().await.expect("committed");
+    let with = |asked: Unverified| AppendOptions {
+        verification: Verification::Done(asked.guard),
+        ..CLIENT
+    };
+    let late = partition.append(transactional_batch(9, 1), with(early));
+    assert!(matches!(late, Err(PartitionError::NotInTransaction)));
+    let verified = with(asked(&partition));
+    let taken = partition.append(transactional_batch(9, 1), verified);
+    let taken = taken.expect("taken").committed().await.expect("committed");
+    assert_eq!(taken.base_offset, Offset::new(1));
+    assert_eq!(partition.offsets().last_stable.get(), 1);
+    // The same again is known, and needs no question.
+    assert_eq!(commit(&partition, transactional_batch(9, 1)).await, Ok(1));
+    let replaced = partition.append_marker(end(1));
+    assert!(matches!(replaced, Err(PartitionError::FencedCoordinator)));
+    let marker = partition.append_marker(end(2)).expect("taken");
+    marker.committed().await.expect("committed");
+    assert_eq!(partition.offsets().last_stable.get(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_asked_about_while_the_one_before_is_being_ended_is_taken() {
+    let (_fixture, partition) = one_partition().await;
+    let next = transactional_batch(9, 1);
+    let Err(PartitionError::Unverified(asked)) = partition.append(next.clone(), NEW_CLIENT) else {
+        panic!("taken without a question");
+    };
+    // The end of the transaction before carries the epoch of the next one already.
+    let end = |bumps_epoch| TxnEnd {
+        producer: asked.producer,
+        marker: EndTxnMarker {
+            aborted: false,
+            coordinator_epoch: 1,
+        },
+        bumps_epoch,
+    };
+    let marker = partition.append_marker(end(true)).expect("taken");
+    marker.committed().await.expect("committed");
+    let with = |asked: Unverified| AppendOptions {
+        verification: Verification::Done(asked.guard),
+        ..NEW_CLIENT
+    };
+    let taken = partition.append(next, with(asked)).expect("taken");
     assert_eq!(
-        commit(&partition, transactional_batch(9, 1)).await,
-        Err(ErrorCode::InvalidProducerIdMapping)
+        taken.committed().await.expect("committed").base_offset,
+        Offset::new(1)
     );
 }
 
@@ -426,6 +499,25 @@ async fn read_committed_sees_nothing_of_an_open_transaction_nor_anything_behind_
     let (bytes, aborted) = committed_view(&partition, 0);
     assert!(bytes > before);
     assert!(aborted.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_is_open_over_a_restart_stays_unseen_by_read_committed() {
+    let (fixture, partition) = one_partition().await;
+    commit(&partition, batch(2)).await.expect("committed");
+    let before = committed_view(&partition, 0).0;
+    coordinate(&partition, transactional_batch(7, 3)).await;
+    commit(&partition, batch(2)).await.expect("committed");
+    drop(partition);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    assert_eq!(partition.offsets().high_watermark.get(), 7);
+    assert_eq!(partition.offsets().last_stable.get(), 2);
+    assert_eq!(committed_view(&partition, 0), (before, vec![]));
+    assert_eq!(committed_view(&partition, 2), (0, vec![]));
+    coordinate(&partition, abort_marker(7)).await;
+    assert_eq!(partition.offsets().last_stable.get(), 8);
+    assert_eq!(committed_view(&partition, 0).1, [(7, 2)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

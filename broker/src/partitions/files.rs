@@ -69,6 +69,13 @@ impl PartitionManager {
     ) -> anyhow::Result<PathBuf> {
         let log_dir = directory.path().to_path_buf();
         let path = log_dir.join(directory::name_of(&wanted.topic, wanted.index));
+        if wanted.begins && wanted.has_been_led {
+            tracing::error!(
+                path = %path.display(),
+                "the directory of a partition is gone, and no other broker has a replica: it begins again without \
+                 records; stop the broker and put the directory back if it is kept elsewhere"
+            );
+        }
         let (disk, topic_id) = (Arc::clone(&self.options.disk), wanted.topic_id);
         let made = path.clone();
         tokio::task::spawn_blocking(move || {
@@ -78,6 +85,23 @@ impl PartitionManager {
         .await?
         .with_context(|| format!("make {}", path.display()))?;
         Ok(path)
+    }
+
+    /// Closes a partition whose group is the partition's no more, and leaves its data where it is: from
+    /// here on this replica acknowledges nothing in that group, and votes for nobody.
+    pub(super) async fn close(&self, partition: &Arc<Partition>) {
+        tracing::warn!(
+            ?partition,
+            group = %partition.group().key(),
+            "most voters of this group were given up: this replica leaves it"
+        );
+        partition.mark_gone(Gone::Superseded);
+        let key = partition.group().key();
+        if let Err(error) = self.options.raft.close_group(key).await {
+            // What is on the disk is looked at when it is opened again.
+            tracing::warn!(?partition, %error, "a partition was not closed cleanly");
+        }
+        partition.directory().partition_removed();
     }
 
     /// Closes a partition that is here no more and removes its data. The files go in the background;
@@ -141,6 +165,9 @@ fn tidy(
         );
         directory::create(disk, &path, topic_id)?;
         known.insert((topic_id, partition), path);
+    }
+    if stray.is_empty() {
+        return Ok(known);
     }
     let mut taken = directory::names_in(disk, log_dir)?;
     for (path, topic, partition, topic_id) in stray {
@@ -282,5 +309,14 @@ mod tests {
                 assert_eq!(known, [topic_id(3)], "{what}");
             }
         }
+    }
+
+    #[test]
+    fn a_start_that_finds_all_in_its_place_waits_for_no_sync() {
+        let (image, node, disk) = (image(), NodeId::new(1), disk());
+        tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
+        let before = disk.syncs();
+        let known = tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
+        assert_eq!((known.len(), disk.syncs() - before), (1, 0));
     }
 }

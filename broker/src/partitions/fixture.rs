@@ -5,16 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use odradek_protocol::ids::{
-    LeaderEpoch, NodeId, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs,
-    TopicId,
+    NodeId, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs, TopicId,
 };
 use odradek_protocol::records::{BatchBuilder, NewRecord};
 use odradek_raft::network::NoNetwork;
-use odradek_raft::{DataDir, RaftNode, RaftNodeOptions};
+use odradek_raft::{RaftNode, RaftNodeOptions};
 use odradek_storage::LogDirHealth;
-use odradek_storage::RealDisk;
-use odradek_storage::disk::Disk;
-use odradek_storage::flush::{Flusher, FlusherOptions};
 use tempfile::TempDir;
 
 use super::log_dir::LogDirectory;
@@ -22,8 +18,11 @@ use super::{PartitionManager, PartitionManagerOptions};
 use crate::clock::ManualClock;
 use crate::config::ConfigStore;
 use crate::metadata::image::{ConfigResource, MetadataImage};
-use crate::metadata::records::{ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord};
+use crate::metadata::records::{ConfigRecord, MetadataRecord};
+pub(crate) use crate::metadata::test_support::topic_id;
+use crate::metadata::test_support::{partition, topic};
 use crate::partition::Partition;
+use crate::raft_stack::OpenedDir;
 
 /// The time at which every fixture starts.
 pub(crate) const START: TimestampMs = TimestampMs::new(1_700_000_000_000);
@@ -46,13 +45,11 @@ impl Fixture {
     }
 
     fn on(dir: TempDir, image: MetadataImage) -> Self {
-        let disk: Arc<dyn Disk> = RealDisk::shared();
-        let health = LogDirHealth::new(dir.path());
-        let flusher = Flusher::start(&disk, Arc::clone(&health), FlusherOptions::default());
-        let data_dir = DataDir {
-            path: dir.path().to_path_buf(),
-            flusher: Arc::new(flusher.expect("flusher starts")),
-        };
+        let OpenedDir {
+            disk,
+            health,
+            data_dir,
+        } = OpenedDir::of(dir.path()).expect("flusher starts");
         let network = Arc::new(NoNetwork);
         let options = RaftNodeOptions::new(NODE, Arc::clone(&disk), vec![data_dir], network);
         let raft = RaftNode::open(options).expect("raft opens");
@@ -139,32 +136,14 @@ impl Fixture {
     }
 }
 
-pub(crate) fn topic_id(number: u8) -> TopicId {
-    TopicId::from_bytes([number; 16])
-}
-
+/// A topic with so many partitions, all of the fixture's node.
 pub(crate) fn topic_records(name: &str, number: u8, partitions: i32) -> Vec<MetadataRecord> {
-    let mut records = vec![MetadataRecord::Topic(TopicRecord {
-        name: name.to_owned(),
-        topic_id: topic_id(number),
-    })];
-    records.extend((0..partitions).map(|index| partition_record(topic_id(number), index)));
-    records
+    let here = [NODE.get()];
+    topic(name, number, &vec![&here[..]; partitions as usize])
 }
 
 pub(crate) fn partition_record(topic_id: TopicId, index: i32) -> MetadataRecord {
-    MetadataRecord::Partition(PartitionRecord {
-        topic_id,
-        partition: PartitionIndex::new(index),
-        replicas: vec![NODE],
-        isr: vec![NODE],
-        removing_replicas: vec![],
-        adding_replicas: vec![],
-        leader: Some(NODE),
-        leader_epoch: LeaderEpoch::new(0),
-        partition_epoch: 0,
-        directories: vec![],
-    })
+    MetadataRecord::Partition(partition(topic_id, index, &[NODE.get()]))
 }
 
 fn records(count: i32, timestamp: TimestampMs, mut builder: BatchBuilder) -> Bytes {

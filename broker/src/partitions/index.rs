@@ -1,10 +1,9 @@
 //! Which partitions this broker holds, by topic name and by topic id.
 //!
 //! An index never changes: the manager makes a new one and swaps it in, so that looking a
-//! partition up takes no lock. Invariant: a name and an id that lead to a topic lead to the same
-//! one.
+//! partition up takes no lock, and a change costs what it changes. Invariant: a name and an id that lead
+//! to a topic lead to the same one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use odradek_protocol::error_code::ErrorCode;
@@ -13,6 +12,7 @@ use odradek_protocol::ids::{PartitionIndex, TopicId};
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::image::MetadataImage;
 use crate::partition::Partition;
+use crate::shared_map::SharedMap;
 
 /// Why a partition was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,8 +80,8 @@ impl LocalTopic {
 #[derive(Clone, Default)]
 pub(super) struct Index {
     image: Arc<MetadataImage>,
-    by_id: HashMap<TopicId, Arc<LocalTopic>>,
-    by_name: HashMap<Arc<str>, Arc<LocalTopic>>,
+    by_id: SharedMap<TopicId, Arc<LocalTopic>>,
+    by_name: SharedMap<Arc<str>, Arc<LocalTopic>>,
 }
 
 impl Index {
@@ -201,33 +201,16 @@ fn open(topic: &LocalTopic, index: PartitionIndex) -> Option<&Arc<Partition>> {
 
 #[cfg(test)]
 mod tests {
-    use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
+    use odradek_protocol::ids::Offset;
 
     use super::*;
-    use crate::metadata::records::{MetadataRecord, PartitionRecord, TopicRecord};
+    use crate::metadata::test_support::{topic, topic_id};
 
-    const ID: TopicId = TopicId::from_bytes([1; 16]);
+    const ID: TopicId = topic_id(1);
 
     fn image_with_one_partition() -> Arc<MetadataImage> {
         let mut image = MetadataImage::default();
-        let records = [
-            MetadataRecord::Topic(TopicRecord {
-                name: "orders".to_owned(),
-                topic_id: ID,
-            }),
-            MetadataRecord::Partition(PartitionRecord {
-                topic_id: ID,
-                partition: PartitionIndex::new(0),
-                replicas: vec![NodeId::new(1)],
-                isr: vec![NodeId::new(1)],
-                removing_replicas: vec![],
-                adding_replicas: vec![],
-                leader: Some(NodeId::new(1)),
-                leader_epoch: LeaderEpoch::new(0),
-                partition_epoch: 0,
-                directories: vec![],
-            }),
-        ];
+        let records = topic("orders", 1, &[&[1]]);
         image.apply(&records, Offset::new(2)).expect("applies");
         Arc::new(image)
     }

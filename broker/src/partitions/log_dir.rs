@@ -93,6 +93,7 @@ impl LogDirectory {
         let room = usable_bytes.saturating_sub(reserve_bytes);
         let room = i64::try_from(room).unwrap_or(i64::MAX);
         self.room.store(room, Ordering::Relaxed);
+        self.health.set_spare_bytes(room);
         let was_below = self.below_reserve.load(Ordering::Relaxed);
         let is_below = is_below_reserve(was_below, usable_bytes, reserve_bytes);
         if is_below != was_below {

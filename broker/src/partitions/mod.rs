@@ -23,7 +23,7 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,11 +42,11 @@ use crate::config::ConfigStore;
 use crate::data_metrics::AppendMetrics;
 use crate::fetch_sessions::TopicRef;
 use crate::leading::LeadershipChanges;
-use crate::metadata::image::{ConfigResource, MetadataImage, PartitionState};
+use crate::metadata::image::{ConfigResource, MetadataImage, PartitionState, ResourceKind};
 use crate::partition::{Gone, Partition, PartitionEvents, PartitionParts, PartitionSettings};
 pub use housekeeping::HousekeepingOptions;
 pub use index::LookupError;
-use index::{Index, Slot};
+use index::{Index, LocalTopic, Slot};
 use log_dir::LogDirectory;
 use reconcile::Wanted;
 
@@ -98,6 +98,17 @@ impl fmt::Debug for PartitionManager {
 }
 
 impl PartitionManager {
+    /// Nodes that are thought not to answer at this moment. Of those that share no group with this one
+    /// nothing is known.
+    pub fn silent_nodes(&self) -> BTreeSet<NodeId> {
+        let peers = self.options.raft.peers();
+        peers
+            .into_iter()
+            .filter(|peer| !peer.alive)
+            .map(|peer| peer.node)
+            .collect()
+    }
+
     /// A manager that holds no partition until it is told of the metadata.
     pub fn new(options: PartitionManagerOptions) -> Arc<Self> {
         Arc::new(Self {
@@ -247,10 +258,17 @@ impl PartitionManager {
             .flat_map(|topic| topic.open())
             .map(|partition| (Arc::clone(partition), Gone::Deleted))
             .collect();
+        let mut superseded = Vec::new();
         self.update_index(|index| {
             index.set_image(Arc::clone(&image));
             for topic in &changes.removed {
                 index.remove(topic.id);
+            }
+            for (topic, at) in &changes.superseded {
+                // What is left in the place of one that could not be opened is tried again.
+                if let Slot::Open(partition) = index.take(*topic, *at) {
+                    superseded.push(partition);
+                }
             }
             for (topic, at) in &changes.released {
                 match index.take(*topic, *at) {
@@ -268,6 +286,13 @@ impl PartitionManager {
                 self.remove(partition, *why)
             })
             .await;
+        futures_util::stream::iter(&superseded)
+            .for_each_concurrent(HANDLED_AT_ONCE, |partition| self.close(partition))
+            .await;
+        for partition in superseded {
+            let place = (partition.topic_id(), partition.index());
+            inventory.insert(place, partition.group().dir().to_path_buf());
+        }
         self.open_all(changes.added, inventory, &image, is_first)
             .await;
         self.apply_settings(before.image(), &image);
@@ -374,10 +399,9 @@ impl PartitionManager {
                 (directory, path)
             }
         };
-        let key = GroupKey {
-            topic_id: wanted.topic_id,
-            partition: wanted.index,
-        };
+        let incarnation = wanted.begun.map(|begun| begun.incarnation);
+        let key = GroupKey::new(wanted.topic_id, wanted.index)
+            .in_incarnation(incarnation.unwrap_or_default());
         let changes = Arc::clone(&self.leadership_changes);
         let events = Arc::new(PartitionEvents::noted_in(key, changes));
         let spec = GroupSpec {
@@ -386,6 +410,7 @@ impl PartitionManager {
             log_config: Arc::new(settings.log.clone()),
             voters: wanted.voters.clone(),
             bootstrap: wanted.begins,
+            succession: wanted.begun.map(|begun| begun.succession),
         };
         let observer = Arc::clone(&events) as Arc<dyn GroupObserver>;
         let group = self.options.raft.open_group(spec, observer).await?;
@@ -405,18 +430,23 @@ impl PartitionManager {
     /// Hands changed topic configurations to the open partitions.
     fn apply_settings(&self, before: &MetadataImage, after: &MetadataImage) {
         let index = self.index.load_full();
-        let broker_changed = self.broker_config_changed(before, after);
-        for topic in index.topics() {
-            let resource = ConfigResource::topic(&*topic.name);
-            let changed = !Arc::ptr_eq(before.config(&resource), after.config(&resource));
-            if !(broker_changed || changed) {
-                continue;
-            }
+        let configure = |topic: &LocalTopic| {
             let settings = self.settings(after, &topic.name);
             for partition in topic.open() {
                 partition.apply_settings(settings.clone());
             }
+        };
+        if self.broker_config_changed(before, after) {
+            index.topics().for_each(|topic| configure(topic));
+            return;
         }
+        let changed = after.config_changes(before).into_iter();
+        changed
+            .map(|change| change.key)
+            .filter(|resource| resource.kind == ResourceKind::Topic)
+            .filter_map(|resource| after.topic(&resource.name))
+            .filter_map(|topic| index.topic(topic.id))
+            .for_each(|topic| configure(topic));
     }
 
     fn settings(&self, image: &MetadataImage, topic: &str) -> PartitionSettings {

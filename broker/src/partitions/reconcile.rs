@@ -9,6 +9,7 @@ use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
 use super::directory::{DirectoryKind, kind_of};
 use super::index::{Index, LocalTopic, Slot};
 use crate::metadata::image::{MetadataImage, PartitionState, Topic};
+use crate::metadata::records::Begun;
 
 /// A partition that this broker has to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub(super) struct Wanted {
     /// Whether a replica without data begins the group, with the other voters. Otherwise it waits
     /// for the leader to give it the log.
     pub(super) begins: bool,
+    /// Whether the group has had a leader: a replica that begins it all the same has lost its data.
+    pub(super) has_been_led: bool,
+    /// Its group, if not the one that it was made with.
+    pub(super) begun: Option<Begun>,
 }
 
 /// The difference between what is and what should be.
@@ -30,36 +35,31 @@ pub(super) struct Changes {
     pub(super) removed: Vec<Arc<LocalTopic>>,
     /// Partitions of topics that remain which others hold from now on.
     pub(super) released: Vec<(TopicId, PartitionIndex)>,
+    /// Partitions whose replicas here are of another group than the partition's. They are among those
+    /// to open.
+    pub(super) superseded: Vec<(TopicId, PartitionIndex)>,
     /// Partitions to open, or to make.
     pub(super) added: Vec<Wanted>,
 }
 
-/// Compares the index with `image`. Topics that neither side has changed since the image the index
-/// knows are passed over.
+/// Compares the index with `image`. What neither side has changed since the image that the index knows is
+/// passed over: the index holds what that image says.
 pub(super) fn changes(index: &Index, image: &MetadataImage, node: NodeId) -> Changes {
-    let removed = index
-        .topics()
-        .filter(|local| image.topic_by_id(local.id).is_none())
-        .map(Arc::clone)
-        .collect();
-    let known = index.image();
-    let changed = || {
-        image.topics().filter(|topic| {
-            let is_same = known
-                .topic(&topic.name)
-                .is_some_and(|known| Arc::ptr_eq(known, topic));
-            !is_same
-        })
-    };
-    Changes {
-        removed,
-        released: changed()
-            .flat_map(|topic| released(index, topic, node))
-            .collect(),
-        added: changed()
-            .flat_map(|topic| missing(index, topic, node))
-            .collect(),
+    let mut changes = Changes::default();
+    for change in image.topic_changes(index.image()) {
+        if let Some(gone) = change
+            .before
+            .filter(|topic| image.topic_by_id(topic.id).is_none())
+        {
+            changes.removed.extend(index.topic(gone.id).map(Arc::clone));
+        }
+        if let Some(topic) = change.after {
+            changes.released.extend(released(index, &topic, node));
+            changes.superseded.extend(superseded(index, &topic, node));
+            changes.added.extend(missing(index, &topic, node));
+        }
     }
+    changes
 }
 
 fn released(index: &Index, topic: &Topic, node: NodeId) -> Vec<(TopicId, PartitionIndex)> {
@@ -72,6 +72,38 @@ fn released(index: &Index, topic: &Topic, node: NodeId) -> Vec<(TopicId, Partiti
             let is_held = !matches!(local.slot(*at), None | Some(Slot::Absent));
             is_held && !partition.replicas.contains(&node)
         })
+        .map(|(at, _)| (topic.id, at))
+        .collect()
+}
+
+/// Whether a replica here, if there is one, was opened for another group than the partition's.
+fn is_superseded(
+    index: &Index,
+    topic: &Topic,
+    at: PartitionIndex,
+    partition: &PartitionState,
+) -> bool {
+    let slot = index.topic(topic.id).and_then(|local| local.slot(at));
+    let opened_for = match slot {
+        Some(Slot::Open(open)) => open.group().key().incarnation,
+        // It was tried by what the index knows.
+        Some(Slot::Unopenable) => {
+            let known = index.image().topic_by_id(topic.id);
+            match known.and_then(|known| known.partition(at)) {
+                Some(known) => known.incarnation(),
+                None => return false,
+            }
+        }
+        Some(Slot::Absent) | None => return false,
+    };
+    opened_for != partition.incarnation()
+}
+
+fn superseded(index: &Index, topic: &Topic, node: NodeId) -> Vec<(TopicId, PartitionIndex)> {
+    topic
+        .indexed()
+        .filter(|(_, partition)| partition.replicas.contains(&node))
+        .filter(|(at, partition)| is_superseded(index, topic, *at, partition))
         .map(|(at, _)| (topic.id, at))
         .collect()
 }
@@ -94,21 +126,23 @@ fn beginning(partition: &PartitionState, node: NodeId) -> (Vec<NodeId>, bool) {
 
 fn missing(index: &Index, topic: &Topic, node: NodeId) -> Vec<Wanted> {
     let local = index.topic(topic.id);
-    let is_missing = |at: PartitionIndex| {
+    let is_missing = |at: PartitionIndex, partition: &PartitionState| {
         let slot = local.and_then(|local| local.slot(at));
-        matches!(slot, None | Some(Slot::Absent))
+        matches!(slot, None | Some(Slot::Absent)) || is_superseded(index, topic, at, partition)
     };
     topic
         .indexed()
-        .filter(|(at, partition)| partition.replicas.contains(&node) && is_missing(*at))
-        .map(|(index, partition)| {
+        .filter(|(at, partition)| partition.replicas.contains(&node) && is_missing(*at, partition))
+        .map(|(at, partition)| {
             let (voters, begins) = beginning(partition, node);
             Wanted {
                 topic: Arc::clone(&topic.name),
                 topic_id: topic.id,
-                index,
+                index: at,
                 voters,
                 begins,
+                has_been_led: partition.leader_epoch > LeaderEpoch::new(0),
+                begun: partition.begun,
             }
         })
         .collect()
@@ -214,34 +248,10 @@ mod tests {
 
     use super::super::directory::doomed_name;
     use super::*;
-    use crate::metadata::records::{MetadataRecord, PartitionRecord, TopicRecord};
+    use odradek_raft::{Incarnation, RaftIndex, Succession};
 
-    fn id(number: u8) -> TopicId {
-        TopicId::from_bytes([number; 16])
-    }
-
-    fn topic(name: &str, number: u8, replicas: &[&[i32]]) -> Vec<MetadataRecord> {
-        let mut records = vec![MetadataRecord::Topic(TopicRecord {
-            name: name.to_owned(),
-            topic_id: id(number),
-        })];
-        for (index, replicas) in (0..).zip(replicas) {
-            let replicas: Vec<_> = replicas.iter().map(|node| NodeId::new(*node)).collect();
-            records.push(MetadataRecord::Partition(PartitionRecord {
-                topic_id: id(number),
-                partition: PartitionIndex::new(index),
-                isr: replicas.clone(),
-                leader: replicas.first().copied(),
-                replicas,
-                removing_replicas: vec![],
-                adding_replicas: vec![],
-                leader_epoch: LeaderEpoch::new(0),
-                partition_epoch: 0,
-                directories: vec![],
-            }));
-        }
-        records
-    }
+    use crate::metadata::records::{MetadataRecord, PartitionChangeRecord};
+    use crate::metadata::test_support::{topic, topic_id};
 
     fn image(records: &[MetadataRecord]) -> Arc<MetadataImage> {
         let mut image = MetadataImage::default();
@@ -261,7 +271,7 @@ mod tests {
     fn only_partitions_with_a_replica_here_are_added() {
         let image = image(&topic("a", 1, &[&[1], &[2], &[2, 1]]));
         let changes = changes(&Index::default(), &image, NodeId::new(1));
-        assert_eq!(added(&changes), [(id(1), 0), (id(1), 2)]);
+        assert_eq!(added(&changes), [(topic_id(1), 0), (topic_id(1), 2)]);
     }
 
     #[test]
@@ -269,11 +279,11 @@ mod tests {
         let name: Arc<str> = "a".into();
         let mut index = Index::default();
         index.set_image(image(&topic("a", 1, &[&[1]])));
-        index.insert(id(1), &name, PartitionIndex::new(0), Slot::Unopenable);
+        index.insert(topic_id(1), &name, PartitionIndex::new(0), Slot::Unopenable);
         let changes = changes(&index, &image(&topic("a", 2, &[&[1]])), NodeId::new(1));
         assert_eq!(changes.removed.len(), 1);
-        assert_eq!(changes.removed[0].id, id(1));
-        assert_eq!(added(&changes), [(id(2), 0)]);
+        assert_eq!(changes.removed[0].id, topic_id(1));
+        assert_eq!(added(&changes), [(topic_id(2), 0)]);
     }
 
     #[test]
@@ -281,14 +291,14 @@ mod tests {
         let name: Arc<str> = "a".into();
         let mut index = Index::default();
         index.set_image(image(&topic("a", 1, &[&[1]])));
-        index.insert(id(1), &name, PartitionIndex::new(0), Slot::Unopenable);
+        index.insert(topic_id(1), &name, PartitionIndex::new(0), Slot::Unopenable);
         let changes = changes(
             &index,
             &image(&topic("a", 1, &[&[1], &[1]])),
             NodeId::new(1),
         );
         assert!(changes.removed.is_empty());
-        assert_eq!(added(&changes), [(id(1), 1)]);
+        assert_eq!(added(&changes), [(topic_id(1), 1)]);
     }
 
     #[test]
@@ -297,12 +307,53 @@ mod tests {
         let mut index = Index::default();
         index.set_image(image(&topic("a", 1, &[&[1, 2], &[1, 2], &[2]])));
         for at in 0..2 {
-            index.insert(id(1), &name, PartitionIndex::new(at), Slot::Unopenable);
+            index.insert(
+                topic_id(1),
+                &name,
+                PartitionIndex::new(at),
+                Slot::Unopenable,
+            );
         }
         let after = image(&topic("a", 1, &[&[3, 2], &[1, 2], &[2]]));
         let changes = changes(&index, &after, NodeId::new(1));
-        assert_eq!(changes.released, [(id(1), PartitionIndex::new(0))]);
+        assert_eq!(changes.released, [(topic_id(1), PartitionIndex::new(0))]);
         assert!(changes.added.is_empty() && changes.removed.is_empty());
+    }
+
+    #[test]
+    fn a_partition_that_got_another_group_is_closed_and_opened_in_that_one() {
+        let name: Arc<str> = "a".into();
+        let mut index = Index::default();
+        let first = topic("a", 1, &[&[1, 2], &[1, 2], &[2]]);
+        index.set_image(image(&first));
+        for at in 0..2 {
+            index.insert(
+                topic_id(1),
+                &name,
+                PartitionIndex::new(at),
+                Slot::Unopenable,
+            );
+        }
+        let begun = Begun {
+            incarnation: Incarnation::new(1005),
+            succession: Succession {
+                predecessor: Incarnation::FIRST,
+                founder: NodeId::new(2),
+                kept_end: RaftIndex::new(9),
+                log_start: Offset::ZERO,
+            },
+        };
+        let elected = |at| {
+            MetadataRecord::PartitionChange(PartitionChangeRecord {
+                begun: Some(begun),
+                ..PartitionChangeRecord::of(topic_id(1), PartitionIndex::new(at))
+            })
+        };
+        let after = image(&[first, vec![elected(1), elected(2)]].concat());
+        let changes = changes(&index, &after, NodeId::new(1));
+        assert_eq!(changes.superseded, [(topic_id(1), PartitionIndex::new(1))]);
+        assert_eq!(added(&changes), [(topic_id(1), 1)]);
+        assert_eq!(changes.added[0].begun, Some(begun));
     }
 
     #[test]
@@ -318,6 +369,7 @@ mod tests {
                 leader_epoch: LeaderEpoch::new(epoch),
                 partition_epoch: 0,
                 directories: vec![],
+                begun: None,
             }
         };
         let begins = |state: PartitionState| beginning(&state, NodeId::new(1)).1;
@@ -340,21 +392,21 @@ mod tests {
         };
         let mut known = topic("a", 1, &[&[1], &[1], &[1], &[1], &[2, 3]]);
         known.extend(topic("deleted", 8, &[&[1]]));
-        known.push(MetadataRecord::RemoveTopic(id(8)));
+        known.push(MetadataRecord::RemoveTopic(topic_id(8)));
         let inventory = inventory(
             vec![
-                found("a-0", Some(id(1)), true),
-                found("a-1", Some(id(7)), true),
+                found("a-0", Some(topic_id(1)), true),
+                found("a-1", Some(topic_id(7)), true),
                 found("a-2", None, true),
                 found("a-3", None, false),
-                found("a-4", Some(id(1)), true),
-                found("a-9", Some(id(1)), true),
-                found("b-0", Some(id(1)), true),
-                found(&doomed_name("a-0", id(7)), None, true),
-                found("a-5", Some(id(8)), true),
-                found("a-6.08-stray", Some(id(8)), true),
+                found("a-4", Some(topic_id(1)), true),
+                found("a-9", Some(topic_id(1)), true),
+                found("b-0", Some(topic_id(1)), true),
+                found(&doomed_name("a-0", topic_id(7)), None, true),
+                found("a-5", Some(topic_id(8)), true),
+                found("a-6.08-stray", Some(topic_id(8)), true),
                 found("a-7.08-stray", None, true),
-                found("a-0.07-stray", Some(id(7)), true),
+                found("a-0.07-stray", Some(topic_id(7)), true),
                 found("__cluster_metadata-0", None, true),
                 found("lost+found", None, false),
             ],
@@ -366,7 +418,7 @@ mod tests {
         assert!(
             inventory
                 .known
-                .contains_key(&(id(1), PartitionIndex::new(0)))
+                .contains_key(&(topic_id(1), PartitionIndex::new(0)))
         );
         let stray: Vec<_> = inventory
             .stray
@@ -379,13 +431,13 @@ mod tests {
         // What lost only the file that says whose it is stays in service.
         assert_eq!(
             inventory.nameless,
-            [(id(1), PartitionIndex::new(2), PathBuf::from("a-2"))]
+            [(topic_id(1), PartitionIndex::new(2), PathBuf::from("a-2"))]
         );
         assert_eq!(
             inventory.leftover,
             [
                 PathBuf::from("a-3"),
-                PathBuf::from(doomed_name("a-0", id(7)))
+                PathBuf::from(doomed_name("a-0", topic_id(7)))
             ]
         );
     }

@@ -11,7 +11,7 @@ use crate::fetch_plan::IsolationLevel::ReadUncommitted;
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::records::MetadataRecord;
 use crate::metadata::topic_name::CLUSTER_METADATA;
-use crate::partition::{AppendOptions, OffsetSpec, PartitionError};
+use crate::partition::{AppendOptions, OffsetSpec, PartitionError, Verification};
 use odradek_protocol::batch::BatchOrigin;
 
 const CLIENT: AppendOptions = AppendOptions {
@@ -20,6 +20,7 @@ const CLIENT: AppendOptions = AppendOptions {
     wants_append: false,
     wants_in_sync: true,
     epoch: None,
+    verification: Verification::Off,
 };
 
 async fn produce(fixture: &Fixture, topic: &str, index: i32, count: i32) -> Offset {

@@ -1,10 +1,10 @@
 //! Where the other nodes are.
 //!
-//! A node may have two addresses: the one in `controller.quorum.voters`, known from the start, and
-//! the one that it registered with. The registered one is newer and comes first; the other is
-//! tried when it fails.
+//! A node may have two addresses: the one that it has as a voter of the metadata quorum, known from
+//! the configuration, from the metadata or from whoever was asked, and the one that it registered
+//! with. The registered one is newer and comes first; the other is tried when it fails.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use odradek_protocol::ids::NodeId;
@@ -37,7 +37,7 @@ pub struct AddressBook {
 
 #[derive(Debug, Default)]
 struct Known {
-    voters: HashMap<NodeId, PeerAddress>,
+    voters: BTreeMap<NodeId, PeerAddress>,
     registered: HashMap<NodeId, PeerAddress>,
 }
 
@@ -66,12 +66,26 @@ impl AddressBook {
         self.known.write().voters = voters.into_iter().collect();
     }
 
+    /// Notes where a node is that may be a voter, beside the others.
+    pub fn add_voter(&self, node: NodeId, address: PeerAddress) {
+        self.known.write().voters.insert(node, address);
+    }
+
+    /// The voters of the metadata quorum, as far as they are known, and where each is.
+    pub fn voters(&self) -> Vec<(NodeId, PeerAddress)> {
+        let known = self.known.read();
+        let voters = known.voters.iter();
+        voters
+            .map(|(node, address)| (*node, address.clone()))
+            .collect()
+    }
+
     /// Addresses of a node, the likeliest first.
     pub fn addresses(&self, node: NodeId) -> Vec<PeerAddress> {
         let known = self.known.read();
         let mut addresses: Vec<PeerAddress> = Vec::new();
-        for book in [&known.registered, &known.voters] {
-            if let Some(address) = book.get(&node)
+        for address in [known.registered.get(&node), known.voters.get(&node)] {
+            if let Some(address) = address
                 && !addresses.contains(address)
             {
                 addresses.push(address.clone());

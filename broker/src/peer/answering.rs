@@ -13,6 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
@@ -36,6 +37,8 @@ use super::outbox::Outbox;
 use super::server::PeerService;
 use super::{PeerReply, PeerRequest, Throttles};
 
+/// A piece of records is held back by a throttle for no longer; then there is nothing in it.
+const HELD_BACK_MAX: Duration = Duration::from_secs(4);
 /// Frames taken before answers are looked for.
 const FRAMES_AT_ONCE: usize = 64;
 
@@ -255,6 +258,7 @@ impl Session<'_> {
 
     fn call(&mut self, number: u32, body: Bytes) -> Result<(), WireError> {
         let raft = Arc::clone(self.serving.raft);
+        let node = raft.node_id();
         match Call::get(Reader::new(body))? {
             Call::Vote {
                 group,
@@ -287,6 +291,49 @@ impl Session<'_> {
                     call::put_reply(out, &reply, wire::put_leadership_reply);
                 });
             }
+            Call::Clearance(group) => {
+                let from = self.serving.from;
+                self.calls.push(Box::pin(async move {
+                    let reply = raft.serve_clearance(group, from).await;
+                    reply_bytes(number, &reply, wire::put_clearance)
+                }));
+            }
+            Call::OpenRecords { group, wanted } => {
+                let from = self.serving.from;
+                self.calls.push(Box::pin(async move {
+                    let reply = raft.serve_open_records(group, from, wanted).await;
+                    reply_bytes(number, &reply, wire::put_records_opened)
+                }));
+            }
+            Call::ReadRecords { group, read } => {
+                let from = self.serving.from;
+                let throttles = Arc::clone(self.serving.throttles);
+                self.calls.push(Box::pin(async move {
+                    let waiting = throttles.until_may_send(group, from);
+                    let read = match tokio::time::timeout(HELD_BACK_MAX, waiting).await {
+                        Ok(()) => read,
+                        // It is asked for again.
+                        Err(_) => read.of_nothing(),
+                    };
+                    let reply = raft.serve_read_records(group, from, read).await;
+                    let bytes = reply.as_ref().ok().and_then(Option::as_ref);
+                    throttles.sent(group, from, bytes.map_or(0, Bytes::len));
+                    reply_bytes(number, &reply, wire::put_records_piece)
+                }));
+            }
+            Call::CloseRecords(group) => {
+                let reply = raft.serve_close_records(group, self.serving.from);
+                self.out.put(Kind::Reply, number, |out| {
+                    call::put_reply(out, &reply, wire::put_nothing);
+                });
+            }
+            // It may have to read headers from the disk.
+            Call::Droppable(group) => self.calls.push(Box::pin(async move {
+                let asked = tokio::task::spawn_blocking(move || raft.serve_droppable(group));
+                let stopped = |_| Err(NetworkError::NotServed { node, group });
+                let reply = asked.await.unwrap_or_else(stopped);
+                reply_bytes(number, &reply, wire::put_droppable)
+            })),
             Call::Peer(request) => self.request(number, request),
             Call::Unknown => self.out.put(Kind::Reply, number, call::put_unsupported),
         }

@@ -4,7 +4,7 @@ use bytes::{BufMut, BytesMut};
 use odradek_raft::GroupKey;
 use odradek_raft::liveness::{LeadershipQuery, Probe};
 use odradek_raft::network::NetworkError;
-use odradek_raft::rpc::{SnapshotOffer, TransferRequest, VoteRequest};
+use odradek_raft::rpc::{RecordsRead, RecordsWanted, SnapshotOffer, TransferRequest, VoteRequest};
 use odradek_raft::wire::{self, Reader, WireError};
 
 use super::{PeerReply, PeerRequest};
@@ -16,6 +16,11 @@ const TRANSFER: u8 = 4;
 const PEER: u8 = 5;
 const PROBE: u8 = 6;
 const LEADERSHIP: u8 = 7;
+const CLEARANCE: u8 = 8;
+const OPEN_RECORDS: u8 = 9;
+const READ_RECORDS: u8 = 10;
+const CLOSE_RECORDS: u8 = 11;
+const DROPPABLE: u8 = 12;
 
 /// A call that has arrived.
 pub(super) enum Call {
@@ -34,6 +39,22 @@ pub(super) enum Call {
     },
     Probe(Probe),
     Leadership(LeadershipQuery),
+    /// Whether the sender's replica, which holds nothing, may take part.
+    Clearance(GroupKey),
+    /// Records that the sender's replica wants.
+    OpenRecords {
+        group: GroupKey,
+        wanted: RecordsWanted,
+    },
+    /// A piece of them.
+    ReadRecords {
+        group: GroupKey,
+        read: RecordsRead,
+    },
+    /// The sender's replica wants no more of them.
+    CloseRecords(GroupKey),
+    /// Below which offset entries may be dropped.
+    Droppable(GroupKey),
     Peer(PeerRequest),
     /// Of a kind that this version does not know.
     Unknown,
@@ -72,6 +93,33 @@ pub(super) fn put_leadership(out: &mut BytesMut, query: &LeadershipQuery) {
     wire::put_leadership_query(out, query);
 }
 
+pub(super) fn put_clearance(out: &mut BytesMut, group: GroupKey) {
+    out.put_u8(CLEARANCE);
+    wire::put_group_key(out, group);
+}
+
+pub(super) fn put_open_records(out: &mut BytesMut, group: GroupKey, wanted: RecordsWanted) {
+    out.put_u8(OPEN_RECORDS);
+    wire::put_group_key(out, group);
+    wire::put_records_wanted(out, &wanted);
+}
+
+pub(super) fn put_read_records(out: &mut BytesMut, group: GroupKey, read: RecordsRead) {
+    out.put_u8(READ_RECORDS);
+    wire::put_group_key(out, group);
+    wire::put_records_read(out, &read);
+}
+
+pub(super) fn put_close_records(out: &mut BytesMut, group: GroupKey) {
+    out.put_u8(CLOSE_RECORDS);
+    wire::put_group_key(out, group);
+}
+
+pub(super) fn put_droppable(out: &mut BytesMut, group: GroupKey) {
+    out.put_u8(DROPPABLE);
+    wire::put_group_key(out, group);
+}
+
 impl Call {
     /// Reads a call. Of one that is unknown the rest is not looked at.
     pub(super) fn get(mut reader: Reader) -> Result<Self, WireError> {
@@ -91,6 +139,17 @@ impl Call {
             },
             PROBE => Self::Probe(wire::get_probe(&mut reader)?),
             LEADERSHIP => Self::Leadership(wire::get_leadership_query(&mut reader)?),
+            CLEARANCE => Self::Clearance(reader.group_key()?),
+            OPEN_RECORDS => Self::OpenRecords {
+                group: reader.group_key()?,
+                wanted: wire::get_records_wanted(&mut reader)?,
+            },
+            READ_RECORDS => Self::ReadRecords {
+                group: reader.group_key()?,
+                read: wire::get_records_read(&mut reader)?,
+            },
+            CLOSE_RECORDS => Self::CloseRecords(reader.group_key()?),
+            DROPPABLE => Self::Droppable(reader.group_key()?),
             PEER => match PeerRequest::get(&mut reader)? {
                 Some(request) => Self::Peer(request),
                 None => return Ok(Self::Unknown),
@@ -129,7 +188,10 @@ pub(super) fn put_reply<T>(
             put(out, reply);
         }
         Err(
-            NetworkError::NotServed { .. } | NetworkError::Unreachable(_) | NetworkError::Promised,
+            NetworkError::NotServed { .. }
+            | NetworkError::Unreachable(_)
+            | NetworkError::Promised
+            | NetworkError::Unsound(_),
         ) => {
             out.put_u8(NOT_SERVED);
         }

@@ -19,12 +19,15 @@ const HELLO_VERSION: i16 = 0;
 /// Lowest version of the protocol between nodes that this node speaks.
 pub(super) const PROTOCOL_MIN: u16 = 1;
 /// Highest such version.
-pub(super) const PROTOCOL_MAX: u16 = 1;
+pub(super) const PROTOCOL_MAX: u16 = 2;
 /// Longest hello, and longest answer.
 pub(super) const MAX_BYTES: usize = 4096;
 /// Correlation id of a hello: there is one.
 const CORRELATION: i32 = 0;
 const CLIENT_ID: &str = "odradek";
+/// Whom a node means to reach that only wants to know who is there: the connection ends with the
+/// answer.
+pub(super) const ANYBODY: NodeId = NodeId::new(-1);
 
 /// What a node says of itself and of what it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +119,9 @@ impl Hello {
                 theirs_max: self.max,
             });
         }
+        if self.to == ANYBODY {
+            return check_cluster(&self.from, local).map(|()| version);
+        }
         if self.from.incarnation == local.incarnation() {
             return Err(Refusal::OwnConnection);
         }
@@ -148,6 +154,7 @@ impl Hello {
             Purpose::Control => 0,
             Purpose::Append => 1,
             Purpose::Requests => 2,
+            Purpose::Records => 3,
         });
         with_length(out)
     }
@@ -173,6 +180,7 @@ impl Hello {
             0 => Purpose::Control,
             1 => Purpose::Append,
             2 => Purpose::Requests,
+            3 => Purpose::Records,
             found => {
                 return Err(WireError::Unknown {
                     what: "purpose",
@@ -212,7 +220,7 @@ impl Accepted {
             });
         }
         check_cluster(&self.node, local)?;
-        if self.node.node_id != meant {
+        if meant != ANYBODY && self.node.node_id != meant {
             return Err(Refusal::WrongNode {
                 meant,
                 reached: self.node.node_id,
@@ -357,11 +365,11 @@ mod tests {
     fn who_does_not_belong_here_is_refused_with_the_reason() {
         let here = local(1, 1, Some("ours"));
         let reason = |hello: Hello| hello.check(&here).expect_err("refused").to_string();
-        assert_eq!(hello(2, 2, Some("ours")).check(&here), Ok(1));
-        assert_eq!(hello(2, 2, None).check(&here), Ok(1));
+        assert_eq!(hello(2, 2, Some("ours")).check(&here), Ok(PROTOCOL_MAX));
+        assert_eq!(hello(2, 2, None).check(&here), Ok(PROTOCOL_MAX));
         assert_eq!(
             hello(2, 2, Some("x")).check(&local(1, 1, None)),
-            Ok(1),
+            Ok(PROTOCOL_MAX),
             "a node without a cluster takes anybody"
         );
         assert_eq!(
@@ -382,11 +390,23 @@ mod tests {
             reason(elsewhere),
             "the address meant for node 7 leads to node 1"
         );
+        let mut curious = hello(1, 1, None);
+        curious.to = ANYBODY;
+        assert_eq!(
+            curious.check(&here),
+            Ok(PROTOCOL_MAX),
+            "who asks may find itself"
+        );
+        curious.from.cluster_id = Some("theirs".to_owned());
+        assert!(curious.check(&here).is_err());
+        let mut older = hello(2, 2, None);
+        (older.min, older.max) = (1, 1);
+        assert_eq!(older.check(&here), Ok(1), "in a rolling upgrade");
         let mut newer = hello(2, 2, None);
         (newer.min, newer.max) = (5, 9);
         assert_eq!(
             reason(newer),
-            "protocol versions 5 to 9 and 1 to 1 have none in common"
+            "protocol versions 5 to 9 and 1 to 2 have none in common"
         );
     }
 }

@@ -86,11 +86,13 @@ pub enum Purpose {
     Requests,
     /// Log entries of all partitions.
     Append,
+    /// Records that no log entry stands for any more.
+    Records,
 }
 
 impl Purpose {
     /// Every purpose.
-    pub const ALL: [Self; 3] = [Self::Control, Self::Requests, Self::Append];
+    pub const ALL: [Self; 4] = [Self::Control, Self::Requests, Self::Append, Self::Records];
 
     /// One word for metrics and logs.
     pub fn name(self) -> &'static str {
@@ -98,6 +100,7 @@ impl Purpose {
             Self::Control => "control",
             Self::Requests => "requests",
             Self::Append => "append",
+            Self::Records => "records",
         }
     }
 }

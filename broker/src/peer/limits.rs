@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use odradek_raft::TransferLimits;
+
 use crate::config::BrokerConfig;
 
 /// See the module.
@@ -31,6 +33,10 @@ pub struct PeerLimits {
     pub leader_throttled_rate: u64,
     /// `follower.replication.throttled.rate`, in bytes a second.
     pub follower_throttled_rate: u64,
+    /// `odradek.peer.records.rate`, in bytes a second.
+    pub records_rate: u64,
+    /// Bounds of giving records to other replicas, and of taking them.
+    pub transfers: TransferLimits,
 }
 
 impl PeerLimits {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::asking;
 use super::conduit::{Bounds, Conduit};
-use super::hello::{self, Accepted, Hello, Welcome};
+use super::hello::{self, Accepted, Hello, Refusal, Welcome};
 use super::metrics::{self, Traffic};
 use super::{AddressBook, LocalNode, PeerAddress, PeerError, PeerIdentity, PeerLimits, Purpose};
 
@@ -44,6 +44,17 @@ pub(super) struct Link {
     shared: Arc<Shared>,
     traffic: Traffic,
     state: Mutex<State>,
+}
+
+/// Who answers at a node's own address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnAddress {
+    /// This process.
+    LeadsHere,
+    /// Another node, which says so.
+    LeadsElsewhere(String),
+    /// Nobody who could be understood, and why.
+    Silent(String),
 }
 
 enum State {
@@ -258,39 +269,86 @@ impl Link {
         Err(failure)
     }
 
-    /// Connects and says hello.
     async fn introduce(
         &self,
         address: &PeerAddress,
     ) -> Result<(TcpStream, BytesMut, Accepted), Failure> {
-        let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
-        tune(&stream)?;
-        let local = &self.shared.local;
-        let hello = Hello::new(local, self.to, self.purpose);
-        stream.write_all(&hello.to_frame()).await?;
-        let mut received = BytesMut::new();
-        let mut length = None;
-        let answer = loop {
-            length = match length {
-                Some(length) => Some(length),
-                None => hello::answer_length(&mut received).map_err(Failure::not_understood)?,
-            };
-            if let Some(length) = length
-                && received.len() >= length
-            {
-                break received.split_to(length).freeze();
+        introduce(&self.shared.local, self.to, self.purpose, address).await
+    }
+}
+
+/// Says hello to this node's own addresses, which refuse it whoever is there: by what they say it is clear who is.
+pub(super) async fn look_at_own_address(shared: &Shared) -> OwnAddress {
+    let (local, own) = (&shared.local, shared.local.node_id());
+    let here = Refusal::OwnConnection.to_string();
+    let mut silent = OwnAddress::Silent("it has no address".to_owned());
+    for address in shared.addresses.addresses(own) {
+        let limit = shared.limits.connect_timeout;
+        let asking = introduce(local, own, Purpose::Control, &address);
+        let why = match tokio::time::timeout(limit, asking).await {
+            Ok(Err(Failure::Refused(reason))) if reason == here => {
+                return OwnAddress::LeadsHere;
             }
-            if stream.read_buf(&mut received).await? == 0 {
-                return Err(std::io::Error::other("closed without an answer to the hello").into());
+            Ok(Err(Failure::Refused(reason))) => {
+                return OwnAddress::LeadsElsewhere(format!("{address}: {reason}"));
             }
+            Ok(Err(Failure::Io(error))) => error.to_string(),
+            Ok(Ok(_)) => "it is let in".to_owned(),
+            Err(_) => "no answer in time".to_owned(),
         };
-        match Welcome::from_frame(answer).map_err(Failure::not_understood)? {
-            Welcome::Accepted(accepted) => match accepted.check(local, self.to) {
-                Ok(()) => Ok((stream, received, accepted)),
-                Err(refusal) => Err(Failure::Refused(refusal.to_string())),
-            },
-            Welcome::Refused(reason) => Err(Failure::Refused(reason)),
+        silent = OwnAddress::Silent(format!("{address}: {why}"));
+    }
+    silent
+}
+
+/// Who is at an address, within `limit`.
+pub(super) async fn identify(
+    local: &LocalNode,
+    address: &PeerAddress,
+    limit: Duration,
+) -> Result<PeerIdentity, String> {
+    let asking = introduce(local, hello::ANYBODY, Purpose::Control, address);
+    match tokio::time::timeout(limit, asking).await {
+        Ok(Ok((_, _, accepted))) => Ok(accepted.node),
+        Ok(Err(Failure::Io(error))) => Err(format!("{address}: {error}")),
+        Ok(Err(Failure::Refused(reason))) => Err(format!("{address}: {reason}")),
+        Err(_) => Err(format!("{address}: no answer in time")),
+    }
+}
+
+/// Connects and says hello.
+async fn introduce(
+    local: &LocalNode,
+    to: NodeId,
+    purpose: Purpose,
+    address: &PeerAddress,
+) -> Result<(TcpStream, BytesMut, Accepted), Failure> {
+    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    tune(&stream)?;
+    let hello = Hello::new(local, to, purpose);
+    stream.write_all(&hello.to_frame()).await?;
+    let mut received = BytesMut::new();
+    let mut length = None;
+    let answer = loop {
+        length = match length {
+            Some(length) => Some(length),
+            None => hello::answer_length(&mut received).map_err(Failure::not_understood)?,
+        };
+        if let Some(length) = length
+            && received.len() >= length
+        {
+            break received.split_to(length).freeze();
         }
+        if stream.read_buf(&mut received).await? == 0 {
+            return Err(std::io::Error::other("closed without an answer to the hello").into());
+        }
+    };
+    match Welcome::from_frame(answer).map_err(Failure::not_understood)? {
+        Welcome::Accepted(accepted) => match accepted.check(local, to) {
+            Ok(()) => Ok((stream, received, accepted)),
+            Err(refusal) => Err(Failure::Refused(refusal.to_string())),
+        },
+        Welcome::Refused(reason) => Err(Failure::Refused(reason)),
     }
 }
 

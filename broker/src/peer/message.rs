@@ -6,11 +6,15 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
-use odradek_raft::GroupKey;
+use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
 use odradek_raft::wire::{Reader, WireError, put_group_key, put_string};
+use odradek_raft::{GroupKey, Incarnation, RaftIndex, Standing};
 
+use super::PeerAddress;
+use crate::metadata::checkpoint::CheckpointId;
+use crate::metadata::checkpoint::store::Piece;
 use crate::metadata::controller::register_broker::Registration;
+use crate::metadata::controller::voters::ControllerRegistration;
 use crate::metadata::leader_report::LeaderReport;
 use crate::metadata::records::BrokerEndpoint;
 
@@ -37,22 +41,44 @@ pub enum PeerRequest {
     Join(Join),
     /// To the metadata leader: a broker wants to stop.
     Stop(Stop),
+    /// To the metadata leader: this process may vote on the metadata.
+    RegisterController(ControllerRegistration),
+    /// To any node: who votes on the metadata, and where are they?
+    Quorum,
+    /// To a broker: a request of Kafka's protocol that brokers make to each other.
+    Broker(Forward),
+    /// To a broker: what does its replica of this partition have, whatever the incarnation?
+    Standing(GroupKey),
+    /// To a node that follows the metadata: a piece of a checkpoint of it.
+    Checkpoint {
+        /// Which; the newest if none is named.
+        wanted: Option<CheckpointId>,
+        /// Where the piece begins, in bytes.
+        position: u64,
+    },
 }
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerReply {
-    /// To [`PeerRequest::Forward`].
+    /// To [`PeerRequest::Forward`] and [`PeerRequest::Broker`].
     Forwarded(Forwarded),
     /// The request was carried out, and there is nothing more to say.
     Done,
-    /// To [`PeerRequest::Report`] and [`PeerRequest::Stop`]: the metadata says so.
+    /// To [`PeerRequest::Report`], [`PeerRequest::Stop`] and [`PeerRequest::RegisterController`]: the
+    /// metadata says so.
     Committed {
         /// End of the metadata log that includes it.
         metadata_offset: Offset,
     },
     /// To [`PeerRequest::Join`]: the asked node has never been in a cluster either.
     Fresh,
+    /// To [`PeerRequest::Join`]: the asked node was told of other voters than the node that asks, and founds no cluster
+    /// with it. That is no refusal by a cluster: who asks may have most voters with it.
+    Disagrees {
+        /// Why, for people.
+        reason: String,
+    },
     /// To [`PeerRequest::Join`]: the metadata leader knows no earlier node of this id.
     Welcome {
         /// Id of the cluster.
@@ -60,6 +86,12 @@ pub enum PeerReply {
     },
     /// To [`PeerRequest::Register`].
     Registered(Registered),
+    /// To [`PeerRequest::Standing`]; `None` if the broker's replica cannot be opened.
+    Standing(Option<Standing>),
+    /// To [`PeerRequest::Quorum`].
+    Quorum(Vec<(NodeId, PeerAddress)>),
+    /// To [`PeerRequest::Checkpoint`].
+    Checkpoint(Piece),
     /// This node does not lead the metadata.
     NotController {
         /// Who does, as far as this node knows.
@@ -81,7 +113,7 @@ pub enum PeerReply {
     Unsupported,
 }
 
-/// A client's request on its way to the metadata leader.
+/// A request of Kafka's protocol on its way to another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forward {
     /// Key of the API.
@@ -156,6 +188,11 @@ const TRANSFER_LEADER: u8 = 3;
 const REGISTER: u8 = 4;
 const JOIN: u8 = 5;
 const STOP: u8 = 6;
+const REGISTER_CONTROLLER: u8 = 7;
+const QUORUM: u8 = 8;
+const BROKER: u8 = 9;
+const STANDING: u8 = 10;
+const CHECKPOINT: u8 = 11;
 
 const FORWARDED: u8 = 1;
 const DONE: u8 = 2;
@@ -168,6 +205,10 @@ const UNSUPPORTED: u8 = 8;
 const COMMITTED: u8 = 9;
 const FRESH: u8 = 10;
 const WELCOME: u8 = 11;
+const VOTERS: u8 = 12;
+const DISAGREES: u8 = 13;
+const STANDS: u8 = 14;
+const PIECE: u8 = 15;
 
 impl PeerRequest {
     /// Writes the request.
@@ -176,13 +217,11 @@ impl PeerRequest {
         match self {
             Self::Forward(forward) => {
                 out.put_u8(FORWARD);
-                out.put_i16(forward.api_key);
-                out.put_i16(forward.api_version);
-                put_optional(out, forward.client_id.as_deref(), |out, id| {
-                    put_string(out, id);
-                });
-                put_string(out, &forward.principal);
-                put_bytes(out, &forward.body);
+                put_forward(out, forward);
+            }
+            Self::Broker(request) => {
+                out.put_u8(BROKER);
+                put_forward(out, request);
             }
             Self::Report(report) => {
                 out.put_u8(REPORT);
@@ -210,6 +249,24 @@ impl PeerRequest {
                 out.put_i64(stop.broker_epoch);
                 out.put_u8(u8::from(stop.now));
             }
+            Self::RegisterController(registration) => {
+                out.put_u8(REGISTER_CONTROLLER);
+                out.put_i32(registration.controller_id.get());
+                out.put_slice(&registration.incarnation_id.to_bytes());
+                put_list(out, &registration.endpoints, put_endpoint);
+                out.put_slice(&registration.directory.to_bytes());
+                put_nodes(out, &registration.voters);
+            }
+            Self::Quorum => out.put_u8(QUORUM),
+            Self::Standing(group) => {
+                out.put_u8(STANDING);
+                put_group_key(out, *group);
+            }
+            Self::Checkpoint { wanted, position } => {
+                out.put_u8(CHECKPOINT);
+                put_optional(out, *wanted, put_checkpoint_id);
+                out.put_u64(*position);
+            }
         }
     }
 
@@ -219,13 +276,8 @@ impl PeerRequest {
             return Ok(None);
         }
         Ok(Some(match reader.u8()? {
-            FORWARD => Self::Forward(Forward {
-                api_key: reader.i16()?,
-                api_version: reader.i16()?,
-                client_id: get_optional(reader, Reader::string)?,
-                principal: reader.string()?,
-                body: reader.bytes()?,
-            }),
+            FORWARD => Self::Forward(get_forward(reader)?),
+            BROKER => Self::Broker(get_forward(reader)?),
             REPORT => Self::Report(LeaderReports {
                 node: get_node(reader)?,
                 broker_epoch: reader.i64()?,
@@ -245,6 +297,19 @@ impl PeerRequest {
                 broker_epoch: reader.i64()?,
                 now: reader.bool()?,
             }),
+            REGISTER_CONTROLLER => Self::RegisterController(ControllerRegistration {
+                controller_id: get_node(reader)?,
+                incarnation_id: Uuid::from_bytes(reader.id()?),
+                endpoints: get_list(reader, "endpoints", 8, get_endpoint)?,
+                directory: Uuid::from_bytes(reader.id()?),
+                voters: get_nodes(reader)?,
+            }),
+            QUORUM => Self::Quorum,
+            STANDING => Self::Standing(reader.group_key()?),
+            CHECKPOINT => Self::Checkpoint {
+                wanted: get_optional(reader, get_checkpoint_id)?,
+                position: reader.u64()?,
+            },
             _ => return Ok(None),
         }))
     }
@@ -266,6 +331,10 @@ impl PeerReply {
                 out.put_i64(metadata_offset.get());
             }
             Self::Fresh => out.put_u8(FRESH),
+            Self::Disagrees { reason } => {
+                out.put_u8(DISAGREES);
+                put_string(out, reason);
+            }
             Self::Welcome { cluster_id } => {
                 out.put_u8(WELCOME);
                 put_string(out, cluster_id);
@@ -275,6 +344,24 @@ impl PeerReply {
                 out.put_i64(registered.broker_epoch);
                 put_string(out, &registered.cluster_id);
                 out.put_i64(registered.metadata_offset.get());
+            }
+            Self::Quorum(voters) => {
+                out.put_u8(VOTERS);
+                put_list(out, voters, |out, (node, address)| {
+                    out.put_i32(node.get());
+                    put_string(out, &address.host);
+                    out.put_u16(address.port);
+                });
+            }
+            Self::Standing(standing) => {
+                out.put_u8(STANDS);
+                put_optional(out, standing.as_ref(), put_standing);
+            }
+            Self::Checkpoint(piece) => {
+                out.put_u8(PIECE);
+                put_checkpoint_id(out, piece.id);
+                out.put_u64(piece.size);
+                put_bytes(out, &piece.bytes);
             }
             Self::NotController { leader } => {
                 out.put_u8(NOT_CONTROLLER);
@@ -310,6 +397,9 @@ impl PeerReply {
                 metadata_offset: Offset::new(reader.i64()?),
             },
             FRESH => Self::Fresh,
+            DISAGREES => Self::Disagrees {
+                reason: reader.string()?,
+            },
             WELCOME => Self::Welcome {
                 cluster_id: reader.string()?,
             },
@@ -317,6 +407,20 @@ impl PeerReply {
                 broker_epoch: reader.i64()?,
                 cluster_id: reader.string()?,
                 metadata_offset: Offset::new(reader.i64()?),
+            }),
+            VOTERS => Self::Quorum(get_list(reader, "voters", 8, |reader| {
+                let node = get_node(reader)?;
+                let address = PeerAddress {
+                    host: reader.string()?,
+                    port: reader.u16()?,
+                };
+                Ok((node, address))
+            })?),
+            STANDS => Self::Standing(get_optional(reader, get_standing)?),
+            PIECE => Self::Checkpoint(Piece {
+                id: get_checkpoint_id(reader)?,
+                size: reader.u64()?,
+                bytes: reader.bytes()?,
             }),
             NOT_CONTROLLER => Self::NotController {
                 leader: get_optional(reader, get_node)?,
@@ -334,9 +438,40 @@ impl PeerReply {
     }
 }
 
+fn put_checkpoint_id(out: &mut BytesMut, id: CheckpointId) {
+    out.put_i64(id.end.get());
+    out.put_i32(id.epoch.get());
+}
+
+fn get_checkpoint_id(reader: &mut Reader) -> Result<CheckpointId, WireError> {
+    Ok(CheckpointId {
+        end: Offset::new(reader.i64()?),
+        epoch: LeaderEpoch::new(reader.i32()?),
+    })
+}
+
+fn put_forward(out: &mut BytesMut, forward: &Forward) {
+    out.put_i16(forward.api_key);
+    out.put_i16(forward.api_version);
+    put_optional(out, forward.client_id.as_deref(), |out, id| {
+        put_string(out, id);
+    });
+    put_string(out, &forward.principal);
+    put_bytes(out, &forward.body);
+}
+
+fn get_forward(reader: &mut Reader) -> Result<Forward, WireError> {
+    Ok(Forward {
+        api_key: reader.i16()?,
+        api_version: reader.i16()?,
+        client_id: get_optional(reader, Reader::string)?,
+        principal: reader.string()?,
+        body: reader.bytes()?,
+    })
+}
+
 fn put_leader_report(out: &mut BytesMut, report: &LeaderReport) {
-    out.put_slice(&report.topic_id.to_bytes());
-    out.put_i32(report.partition.get());
+    put_group_key(out, report.group());
     out.put_i32(report.leader.get());
     out.put_i32(report.epoch.get());
     put_nodes(out, &report.isr);
@@ -344,9 +479,11 @@ fn put_leader_report(out: &mut BytesMut, report: &LeaderReport) {
 }
 
 fn get_leader_report(reader: &mut Reader) -> Result<LeaderReport, WireError> {
+    let group = reader.group_key()?;
     Ok(LeaderReport {
-        topic_id: TopicId::from_bytes(reader.id()?),
-        partition: PartitionIndex::new(reader.i32()?),
+        topic_id: group.topic_id,
+        partition: group.partition,
+        incarnation: group.incarnation,
         leader: get_node(reader)?,
         epoch: LeaderEpoch::new(reader.i32()?),
         isr: get_nodes(reader)?,
@@ -354,15 +491,48 @@ fn get_leader_report(reader: &mut Reader) -> Result<LeaderReport, WireError> {
     })
 }
 
+fn put_standing(out: &mut BytesMut, standing: &Standing) {
+    out.put_u32(standing.incarnation.get());
+    out.put_u8(u8::from(standing.is_whole));
+    out.put_u8(u8::from(standing.leads));
+    out.put_u64(standing.term);
+    put_optional(out, standing.last, |out, (term, index)| {
+        out.put_u64(term);
+        out.put_u64(index.get());
+    });
+    out.put_u64(standing.committed_end.get());
+    out.put_i64(standing.log_start.get());
+    out.put_i64(standing.high_watermark.get());
+    out.put_i64(standing.log_end.get());
+    put_list(out, &standing.voters, |out, voters| {
+        let voters: Vec<NodeId> = voters.iter().copied().collect();
+        put_nodes(out, &voters);
+    });
+}
+
+fn get_standing(reader: &mut Reader) -> Result<Standing, WireError> {
+    Ok(Standing {
+        incarnation: Incarnation::new(reader.u32()?),
+        is_whole: reader.bool()?,
+        leads: reader.bool()?,
+        term: reader.u64()?,
+        last: get_optional(reader, |reader| {
+            Ok((reader.u64()?, RaftIndex::new(reader.u64()?)))
+        })?,
+        committed_end: RaftIndex::new(reader.u64()?),
+        log_start: Offset::new(reader.i64()?),
+        high_watermark: Offset::new(reader.i64()?),
+        log_end: Offset::new(reader.i64()?),
+        voters: get_list(reader, "sets of voters", 4, |reader| {
+            Ok(get_nodes(reader)?.into_iter().collect())
+        })?,
+    })
+}
+
 fn put_registration(out: &mut BytesMut, registration: &Registration) {
     out.put_i32(registration.broker_id.get());
     out.put_slice(&registration.incarnation_id.to_bytes());
-    put_list(out, &registration.endpoints, |out, endpoint| {
-        put_string(out, &endpoint.name);
-        put_string(out, &endpoint.host);
-        out.put_u16(endpoint.port);
-        out.put_i16(endpoint.security_protocol);
-    });
+    put_list(out, &registration.endpoints, put_endpoint);
     put_optional(out, registration.rack.as_deref(), |out, rack| {
         put_string(out, rack);
     });
@@ -372,18 +542,27 @@ fn put_registration(out: &mut BytesMut, registration: &Registration) {
     put_nodes(out, &registration.voters);
 }
 
+fn put_endpoint(out: &mut BytesMut, endpoint: &BrokerEndpoint) {
+    put_string(out, &endpoint.name);
+    put_string(out, &endpoint.host);
+    out.put_u16(endpoint.port);
+    out.put_i16(endpoint.security_protocol);
+}
+
+fn get_endpoint(reader: &mut Reader) -> Result<BrokerEndpoint, WireError> {
+    Ok(BrokerEndpoint {
+        name: reader.string()?,
+        host: reader.string()?,
+        port: reader.u16()?,
+        security_protocol: reader.i16()?,
+    })
+}
+
 fn get_registration(reader: &mut Reader) -> Result<Registration, WireError> {
     Ok(Registration {
         broker_id: get_node(reader)?,
         incarnation_id: Uuid::from_bytes(reader.id()?),
-        endpoints: get_list(reader, "endpoints", 8, |reader| {
-            Ok(BrokerEndpoint {
-                name: reader.string()?,
-                host: reader.string()?,
-                port: reader.u16()?,
-                security_protocol: reader.i16()?,
-            })
-        })?,
+        endpoints: get_list(reader, "endpoints", 8, get_endpoint)?,
         rack: get_optional(reader, Reader::string)?,
         log_dirs: get_list(reader, "log directories", 16, |reader| {
             Ok(Uuid::from_bytes(reader.id()?))
@@ -450,18 +629,29 @@ fn get_list<T>(
 
 #[cfg(test)]
 mod tests {
+    use odradek_protocol::ids::{PartitionIndex, TopicId};
+
     use super::*;
+
+    fn checkpoint_id() -> CheckpointId {
+        CheckpointId {
+            end: Offset::new(77),
+            epoch: LeaderEpoch::new(3),
+        }
+    }
 
     fn requests() -> Vec<PeerRequest> {
         let report = LeaderReport {
             topic_id: TopicId::from_bytes([4; 16]),
             partition: PartitionIndex::new(3),
+            incarnation: Incarnation::FIRST,
             leader: NodeId::new(1),
             epoch: LeaderEpoch::new(12),
             isr: vec![NodeId::new(1), NodeId::new(2)],
             reassigned: None,
         };
         let done = LeaderReport {
+            incarnation: Incarnation::new(1005),
             reassigned: Some(vec![NodeId::new(1), NodeId::new(2), NodeId::new(3)]),
             ..report.clone()
         };
@@ -472,6 +662,13 @@ mod tests {
                 client_id: Some("admin".to_owned()),
                 principal: "User:ANONYMOUS".to_owned(),
                 body: Bytes::from_static(b"body"),
+            }),
+            PeerRequest::Broker(Forward {
+                api_key: 27,
+                api_version: 2,
+                client_id: None,
+                principal: "User:BROKER".to_owned(),
+                body: Bytes::from_static(b"markers"),
             }),
             PeerRequest::Report(LeaderReports {
                 node: NodeId::new(1),
@@ -488,12 +685,25 @@ mod tests {
                 now: true,
             }),
             PeerRequest::TransferLeader {
-                group: GroupKey {
-                    topic_id: TopicId::from_bytes([9; 16]),
-                    partition: PartitionIndex::new(0),
-                },
+                group: GroupKey::new(TopicId::from_bytes([9; 16]), PartitionIndex::new(0)),
                 to: NodeId::new(2),
             },
+            PeerRequest::Standing(
+                GroupKey::new(TopicId::from_bytes([9; 16]), PartitionIndex::new(2))
+                    .in_incarnation(Incarnation::new(7)),
+            ),
+            PeerRequest::Quorum,
+            PeerRequest::Checkpoint {
+                wanted: Some(checkpoint_id()),
+                position: 1 << 40,
+            },
+            PeerRequest::RegisterController(ControllerRegistration {
+                controller_id: NodeId::new(3),
+                incarnation_id: Uuid::from_bytes([1; 16]),
+                endpoints: vec![],
+                directory: Uuid::from_bytes([2; 16]),
+                voters: vec![NodeId::new(1)],
+            }),
             PeerRequest::Register(Registration {
                 broker_id: NodeId::new(4),
                 incarnation_id: Uuid::from_bytes([1; 16]),
@@ -521,6 +731,9 @@ mod tests {
                 metadata_offset: Offset::new(8),
             },
             PeerReply::Fresh,
+            PeerReply::Disagrees {
+                reason: "because".to_owned(),
+            },
             PeerReply::Welcome {
                 cluster_id: "c".to_owned(),
             },
@@ -528,6 +741,31 @@ mod tests {
                 broker_epoch: 5,
                 cluster_id: "c".to_owned(),
                 metadata_offset: Offset::new(6),
+            }),
+            PeerReply::Quorum(vec![(
+                NodeId::new(1),
+                PeerAddress {
+                    host: "h".to_owned(),
+                    port: 9093,
+                },
+            )]),
+            PeerReply::Standing(None),
+            PeerReply::Standing(Some(Standing {
+                incarnation: Incarnation::new(1005),
+                is_whole: true,
+                leads: false,
+                term: 1009,
+                last: Some((1009, RaftIndex::new(77))),
+                committed_end: RaftIndex::new(70),
+                log_start: Offset::new(3),
+                high_watermark: Offset::new(400),
+                log_end: Offset::new(412),
+                voters: vec![[1, 2].into_iter().map(NodeId::new).collect()],
+            })),
+            PeerReply::Checkpoint(Piece {
+                id: checkpoint_id(),
+                size: 1 << 40,
+                bytes: Bytes::from_static(b"piece"),
             }),
             PeerReply::NotController { leader: None },
             PeerReply::NotLeader {

@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use odradek_protocol::ids::NodeId;
+use odradek_protocol::ids::{NodeId, Offset};
 use odradek_raft::GroupKey;
 use odradek_raft::liveness::{LeadershipQuery, LeadershipReply, Probe, ProbeReply, ProbeTransport};
 use odradek_raft::network::{AppendRequests, AppendResults, Link, NetworkError};
 use odradek_raft::rpc::{
-    SnapshotOffer, SnapshotReply, TransferReply, TransferRequest, VoteReply, VoteRequest,
+    Clearance, RecordsOpened, RecordsRead, RecordsWanted, SnapshotOffer, SnapshotReply,
+    TransferReply, TransferRequest, VoteReply, VoteRequest,
 };
 use odradek_raft::wire::{self, Reader, WireError};
 
@@ -37,16 +38,24 @@ impl Network {
         write: impl FnOnce(&mut BytesMut) + Send + 'static,
         read: fn(&mut Reader) -> Result<T, WireError>,
     ) -> BoxFuture<'static, Result<T, NetworkError>> {
+        self.call_on(Purpose::Control, to, group, write, read)
+    }
+
+    fn call_on<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        to: NodeId,
+        group: Option<GroupKey>,
+        write: impl FnOnce(&mut BytesMut) + Send + 'static,
+        read: fn(&mut Reader) -> Result<T, WireError>,
+    ) -> BoxFuture<'static, Result<T, NetworkError>> {
         let peers = Arc::clone(&self.peers);
         Box::pin(async move {
             let unreachable = || NetworkError::Unreachable(to);
-            let reply = peers
-                .ask(to, Purpose::Control, write)
-                .await
-                .map_err(|error| {
-                    tracing::debug!(%to, %error, "no reply");
-                    unreachable()
-                })?;
+            let reply = peers.ask(to, purpose, write).await.map_err(|error| {
+                tracing::debug!(%to, %error, "no reply");
+                unreachable()
+            })?;
             let mut reader = Reader::new(reply);
             let reply = match (call::get_status(&mut reader), group) {
                 (Ok(Status::Ok), _) => read(&mut reader),
@@ -121,6 +130,67 @@ impl odradek_raft::network::Network for Network {
             Some(link.group),
             move |out| call::put_transfer(out, link.group, &request),
             wire::get_transfer_reply,
+        )
+    }
+
+    fn clearance(&self, link: Link) -> BoxFuture<'static, Result<Clearance, NetworkError>> {
+        self.call(
+            link.to,
+            Some(link.group),
+            move |out| call::put_clearance(out, link.group),
+            wire::get_clearance,
+        )
+    }
+
+    fn open_records(
+        &self,
+        link: Link,
+        wanted: RecordsWanted,
+    ) -> BoxFuture<'static, Result<RecordsOpened, NetworkError>> {
+        self.call_on(
+            Purpose::Records,
+            link.to,
+            Some(link.group),
+            move |out| call::put_open_records(out, link.group, wanted),
+            wire::get_records_opened,
+        )
+    }
+
+    fn read_records(
+        &self,
+        link: Link,
+        read: RecordsRead,
+    ) -> BoxFuture<'static, Result<Option<Bytes>, NetworkError>> {
+        self.call_on(
+            Purpose::Records,
+            link.to,
+            Some(link.group),
+            move |out| call::put_read_records(out, link.group, read),
+            wire::get_records_piece,
+        )
+    }
+
+    fn pace_records(&self, group: GroupKey, bytes: usize) -> BoxFuture<'static, ()> {
+        let throttles = Arc::clone(self.peers.throttles());
+        Box::pin(async move { throttles.received(group, bytes).await })
+    }
+
+    fn close_records(&self, link: Link) -> BoxFuture<'static, Result<(), NetworkError>> {
+        self.call_on(
+            Purpose::Records,
+            link.to,
+            Some(link.group),
+            move |out| call::put_close_records(out, link.group),
+            wire::get_nothing,
+        )
+    }
+
+    fn droppable(&self, link: Link) -> BoxFuture<'static, Result<Offset, NetworkError>> {
+        self.call(
+            link.to,
+            Some(link.group),
+            move |out| call::put_droppable(out, link.group),
+            wire::get_droppable,
         )
     }
 }

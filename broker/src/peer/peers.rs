@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use super::call::{self, Status};
 use super::conduit::Conduit;
-use super::link::{Link, Shared};
+use super::link::{self, Link, OwnAddress, Shared};
 use super::{
-    AddressBook, LocalNode, Network, PeerError, PeerIdentity, PeerLimits, PeerReply, PeerRequest,
-    Purpose, Throttles,
+    AddressBook, LocalNode, Network, PeerAddress, PeerError, PeerIdentity, PeerLimits, PeerReply,
+    PeerRequest, Purpose, Throttles,
 };
 
 /// The other nodes, as this one asks them.
@@ -72,6 +72,14 @@ impl Peers {
     /// How much may be under way.
     pub fn limits(&self) -> &PeerLimits {
         &self.shared.limits
+    }
+
+    /// Who is at an address, within `odradek.peer.connect.timeout.ms`: this node itself, perhaps.
+    ///
+    /// # Errors
+    /// Why nobody says so, for people.
+    pub async fn identify(&self, address: &PeerAddress) -> Result<PeerIdentity, String> {
+        link::identify(self.local(), address, self.limits().connect_timeout).await
     }
 
     /// Asks a node, within `odradek.peer.request.timeout.ms`.
@@ -138,6 +146,11 @@ impl Peers {
         let link = Link::new(to, purpose, Arc::clone(shared));
         links.insert((to, purpose), Arc::clone(&link));
         Ok(link)
+    }
+
+    /// Who answers at the addresses that this node itself is known under.
+    pub async fn look_at_own_address(&self) -> OwnAddress {
+        link::look_at_own_address(&self.shared).await
     }
 
     pub(super) fn links(&self) -> Vec<Arc<Link>> {

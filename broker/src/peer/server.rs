@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use super::answering::{self, Serving};
 use super::asking::SessionEnd;
 use super::conduit::Bounds;
-use super::hello::{Accepted, Hello, MAX_BYTES, Refusal, Welcome};
+use super::hello::{ANYBODY, Accepted, Hello, MAX_BYTES, Refusal, Welcome};
 use super::known::{KnownPeers, Place};
 use super::link;
 use super::metrics::{self, ServedConnection, Traffic};
@@ -110,6 +110,11 @@ impl PeerServer {
             Ok(hello) => hello,
             Err(error) => return PeerEnd::Hello(error),
         };
+        if hello.to == ANYBODY {
+            return self
+                .say_who_is_here(&mut stream, &hello, arrival.address)
+                .await;
+        }
         let (version, place) = match self.let_in(&hello) {
             Ok(let_in) => let_in,
             Err(refusal) => {
@@ -121,14 +126,7 @@ impl PeerServer {
             }
         };
         let bounds = self.bounds();
-        let least = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-        let answer = Welcome::Accepted(Accepted {
-            version,
-            node: self.peers.local().identity(),
-            window: least(bounds.window),
-            memory: least(bounds.memory),
-            frame: least(bounds.frame),
-        });
+        let answer = self.accepted(version);
         let welcomed = async {
             link::tune(&stream)?;
             stream.write_all(&answer.to_frame()).await
@@ -160,6 +158,38 @@ impl PeerServer {
         PeerEnd::Session(end.to_string())
     }
 
+    /// Answers a node that only wants to know who is there.
+    async fn say_who_is_here(
+        &self,
+        stream: &mut TcpStream,
+        hello: &Hello,
+        address: SocketAddr,
+    ) -> PeerEnd {
+        let answer = match hello.check(self.peers.local()) {
+            Ok(version) => self.accepted(version),
+            Err(refusal) => {
+                self.log_refusal(hello, address, &refusal);
+                Welcome::Refused(refusal.to_string())
+            }
+        };
+        match stream.write_all(&answer.to_frame()).await {
+            Ok(()) => PeerEnd::Session("it was told who is here".to_owned()),
+            Err(error) => error.into(),
+        }
+    }
+
+    fn accepted(&self, version: u16) -> Welcome {
+        let bounds = self.bounds();
+        let least = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        Welcome::Accepted(Accepted {
+            version,
+            node: self.peers.local().identity(),
+            window: least(bounds.window),
+            memory: least(bounds.memory),
+            frame: least(bounds.frame),
+        })
+    }
+
     fn let_in(&self, hello: &Hello) -> Result<(u16, Place<'_>), Refusal> {
         let version = hello.check(self.peers.local())?;
         if let Some(service) = self.service.get() {
@@ -171,6 +201,10 @@ impl PeerServer {
 
     fn log_refusal(&self, hello: &Hello, address: SocketAddr, refusal: &Refusal) {
         metrics::refused(refusal.cause());
+        // A node that is new looks at its own address, and the asking side says what is wrong if there is anything.
+        if matches!(refusal, Refusal::OwnConnection) {
+            return;
+        }
         let now = Instant::now();
         let mut logged = self.refusals_logged.lock();
         let recently = logged

@@ -6,6 +6,9 @@
 //! partitions (`follower.replication.throttled.…`); what it does not take, its leader does not send.
 //! A request may go while the rate is not used up, and then goes whole; what it takes beyond the
 //! rate, the next ones wait for. Without rates nothing is looked at.
+//!
+//! Records that no entry stands for any more are held back in the same way, and all of them that this
+//! broker takes by a rate of their own, `odradek.peer.records.rate`.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::Stream;
-use odradek_protocol::ids::{NodeId, PartitionIndex};
+use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
 use odradek_raft::GroupKey;
 use odradek_raft::rpc::AppendRequest;
 use odradek_raft::wire;
@@ -24,7 +27,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::PeerLimits;
-use crate::metadata::image::{ConfigMap, MetadataImage, ResourceKind, Topic};
+use crate::metadata::image::{ConfigMap, ConfigResource, MetadataImage, ResourceKind, Topic};
+use crate::shared_map::SharedMap;
 
 const LEADER_REPLICAS: &str = "leader.replication.throttled.replicas";
 const FOLLOWER_REPLICAS: &str = "follower.replication.throttled.replicas";
@@ -113,6 +117,7 @@ pub struct Throttles {
     node: NodeId,
     sending: Rate,
     taking: Rate,
+    records: Rate,
     throttled: ArcSwap<Throttled>,
 }
 
@@ -120,10 +125,17 @@ pub struct Throttles {
 #[derive(Debug, Default)]
 struct Throttled {
     image: Arc<MetadataImage>,
+    /// Topics with throttled replicas.
+    topics: SharedMap<TopicId, Arc<Replicas>>,
+}
+
+/// Throttled replicas of a topic.
+#[derive(Debug, Default, PartialEq)]
+struct Replicas {
     /// Partitions whose leader, if this node is that, is throttled.
-    sending: HashSet<GroupKey>,
+    sending: HashSet<PartitionIndex>,
     /// Partitions of which this node is a throttled follower.
-    taking: HashSet<GroupKey>,
+    taking: HashSet<PartitionIndex>,
 }
 
 impl Throttles {
@@ -133,6 +145,7 @@ impl Throttles {
             node,
             sending: Rate::new(),
             taking: Rate::new(),
+            records: Rate::new(),
             throttled: ArcSwap::default(),
         })
     }
@@ -141,40 +154,54 @@ impl Throttles {
     pub fn set_rates(&self, limits: &PeerLimits) {
         self.sending.set(limits.leader_throttled_rate);
         self.taking.set(limits.follower_throttled_rate);
+        self.records.set(limits.records_rate);
     }
 
-    /// Takes over which replicas are throttled, and which are in sync.
+    /// Takes over which replicas are throttled, and which are in sync. Topics that are as they were are not
+    /// looked at.
     pub fn follow(&self, image: &Arc<MetadataImage>) {
-        let mut throttled = Throttled {
-            image: Arc::clone(image),
-            ..Throttled::default()
-        };
-        for (resource, config) in image.configured() {
-            if resource.kind == ResourceKind::Topic
-                && let Some(topic) = image.topic(&resource.name)
-            {
-                self.add(&mut throttled.sending, topic, config, LEADER_REPLICAS);
-                self.add(&mut throttled.taking, topic, config, FOLLOWER_REPLICAS);
+        let known = self.throttled.load_full();
+        let mut topics = known.topics.clone();
+        let of_topics = |resource: &ConfigResource| resource.kind == ResourceKind::Topic;
+        let configured = image.config_changes(&known.image).into_iter();
+        let configured = configured.map(|change| change.key).filter(of_topics);
+        let changed = image.topic_changes(&known.image).into_iter();
+        let changed = changed.map(|change| change.key.to_string());
+        for name in configured.map(|resource| resource.name).chain(changed) {
+            if let Some(before) = known.image.topic(&name) {
+                topics.remove(&before.id);
+            }
+            if let Some(topic) = image.topic(&name) {
+                let replicas = self.replicas_of(topic, image.config(&ConfigResource::topic(name)));
+                if replicas != Replicas::default() {
+                    topics.insert(topic.id, Arc::new(replicas));
+                }
             }
         }
-        self.throttled.store(Arc::new(throttled));
+        self.throttled.store(Arc::new(Throttled {
+            image: Arc::clone(image),
+            topics,
+        }));
     }
 
-    fn add(&self, set: &mut HashSet<GroupKey>, topic: &Topic, config: &ConfigMap, name: &str) {
-        let Some(value) = config.get(name) else {
-            return;
-        };
-        let key = |partition| GroupKey {
-            topic_id: topic.id,
-            partition,
-        };
-        if value.trim() == ALL_REPLICAS {
-            set.extend(topic.indexed().map(|(index, _)| key(index)));
+    fn replicas_of(&self, topic: &Topic, config: &ConfigMap) -> Replicas {
+        Replicas {
+            sending: self.named(topic, config, LEADER_REPLICAS),
+            taking: self.named(topic, config, FOLLOWER_REPLICAS),
         }
-        for (partition, node) in replicas(value).flatten() {
-            if node == self.node {
-                set.insert(key(partition));
+    }
+
+    fn named(&self, topic: &Topic, config: &ConfigMap, name: &str) -> HashSet<PartitionIndex> {
+        match config.get(name) {
+            None => HashSet::new(),
+            Some(value) if value.trim() == ALL_REPLICAS => {
+                topic.indexed().map(|(index, _)| index).collect()
             }
+            Some(value) => replicas(value)
+                .flatten()
+                .filter(|(_, node)| *node == self.node)
+                .map(|(partition, _)| partition)
+                .collect(),
         }
     }
 
@@ -193,6 +220,40 @@ impl Throttles {
         Held::new(self, group, None, requests)
     }
 
+    /// Waits until records may be sent to a replica.
+    pub(super) async fn until_may_send(&self, group: GroupKey, to: NodeId) {
+        self.until_may(|| self.applicable(group, Some(to))).await;
+    }
+
+    /// So many bytes of records are sent to a replica.
+    pub(super) fn sent(&self, group: GroupKey, to: NodeId, bytes: usize) {
+        if let Some(rate) = self.applicable(group, Some(to)) {
+            rate.take(bytes, Instant::now());
+        }
+    }
+
+    /// So many bytes of records have come; waits until more may.
+    pub(super) async fn received(&self, group: GroupKey, bytes: usize) {
+        let own = || Some(&self.records).filter(|rate| rate.is_set());
+        let of_group = || self.applicable(group, None);
+        let now = Instant::now();
+        for rate in [own(), of_group()].into_iter().flatten() {
+            rate.take(bytes, now);
+        }
+        self.until_may(own).await;
+        self.until_may(of_group).await;
+    }
+
+    async fn until_may<'a>(&'a self, rate: impl Fn() -> Option<&'a Rate>) {
+        loop {
+            let now = Instant::now();
+            match rate().and_then(|rate| rate.wait(now)) {
+                Some(until) => tokio::time::sleep_until(until.min(now + PAUSE_MAX)).await,
+                None => return,
+            }
+        }
+    }
+
     /// The rate that applies now; `to` is the replica that is sent to, if it is this node that sends.
     fn applicable(&self, group: GroupKey, to: Option<NodeId>) -> Option<&Rate> {
         let rate = match to {
@@ -203,9 +264,12 @@ impl Throttles {
             return None;
         }
         let throttled = self.throttled.load();
+        let replicas = throttled.topics.get(&group.topic_id)?;
         let applies = match to {
-            Some(to) => throttled.sending.contains(&group) && !throttled.is_in_sync(group, to),
-            None => throttled.taking.contains(&group),
+            Some(to) => {
+                replicas.sending.contains(&group.partition) && !throttled.is_in_sync(group, to)
+            }
+            None => replicas.taking.contains(&group.partition),
         };
         applies.then_some(rate)
     }
@@ -283,7 +347,6 @@ impl<S: Stream<Item = AppendRequest> + Unpin> Stream for Held<S> {
 #[cfg(test)]
 mod tests {
     use futures_util::StreamExt;
-    use odradek_protocol::ids::TopicId;
 
     use super::*;
     use crate::metadata::records::{ConfigRecord, MetadataRecord};
@@ -335,10 +398,7 @@ mod tests {
     }
 
     fn key(partition: i32) -> GroupKey {
-        GroupKey {
-            topic_id: TopicId::from_bytes([7; 16]),
-            partition: PartitionIndex::new(partition),
-        }
+        GroupKey::new(TopicId::from_bytes([7; 16]), PartitionIndex::new(partition))
     }
 
     #[test]
@@ -360,6 +420,65 @@ mod tests {
         follower.set_rates(&rates(UNLIMITED, 1_000));
         assert!(follower.applicable(key(1), None).is_some());
         assert!(follower.applicable(key(1), Some(NodeId::new(2))).is_none());
+    }
+
+    #[test]
+    fn a_throttle_that_follows_the_metadata_step_by_step_is_one_that_sees_the_end() {
+        let mut image = MetadataImage::default();
+        let step = Throttles::new(NodeId::new(1));
+        let set = |name: &str, value: Option<&str>| {
+            MetadataRecord::Config(ConfigRecord {
+                resource_type: TOPIC,
+                resource_name: name.to_owned(),
+                name: LEADER_REPLICAS.to_owned(),
+                value: value.map(str::to_owned),
+            })
+        };
+        let topic = |name: &str, number| test_support::topic(name, number, &[&[1, 2], &[1, 2]]);
+        for (records, throttled) in [
+            (topic("t", 7), vec![]),
+            (vec![set("t", Some("*"))], vec![(7, 2)]),
+            (topic("u", 8), vec![(7, 2)]),
+            (vec![set("u", Some("1:1"))], vec![(7, 2), (8, 1)]),
+            (
+                vec![MetadataRecord::RemoveTopic(test_support::topic_id(7))],
+                vec![(8, 1)],
+            ),
+            (topic("t", 9), vec![(8, 1)]),
+            (vec![set("u", None), set("t", Some("0:1"))], vec![(9, 1)]),
+        ] {
+            test_support::apply(&mut image, &records);
+            step.follow(&Arc::new(image.clone()));
+            let known = step.throttled.load();
+            let topics = known.topics.iter();
+            let found: Vec<_> = topics.map(|(id, it)| (*id, it.sending.len())).collect();
+            let expected = throttled.into_iter();
+            let expected: Vec<_> = expected
+                .map(|(number, count)| (test_support::topic_id(number), count))
+                .collect();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_come_at_a_rate_of_their_own_and_at_that_of_a_throttled_replica() {
+        let throttles = throttled(3, &[(FOLLOWER_REPLICAS, "0:3")], &[1, 2]);
+        throttles.set_rates(&PeerLimits {
+            records_rate: 10_000,
+            ..rates(UNLIMITED, 1_000)
+        });
+        let start = Instant::now();
+        for _ in 0..10 {
+            throttles.received(key(1), 5_000).await;
+        }
+        let took = start.elapsed().as_secs_f64();
+        assert!((3.9..5.1).contains(&took), "{took} s");
+        let start = Instant::now();
+        for _ in 0..10 {
+            throttles.received(key(0), 1_000).await;
+        }
+        let took = start.elapsed().as_secs_f64();
+        assert!((8.9..10.1).contains(&took), "{took} s");
     }
 
     #[tokio::test(start_paused = true)]

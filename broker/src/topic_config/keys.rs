@@ -351,10 +351,14 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
     TopicKey::new(
         KeySpec::new("unclean.leader.election.enable", Boolean)
             .default("false")
-            .doc("Accepted and shown: a replica that lacks committed records is never elected."),
+            .doc(
+                "Whether a partition that has been without a leader for \
+                 `odradek.unclean.leader.election.wait.ms`, most of its voters being away or having \
+                 lost their logs, goes on with the replica that has the longest log. What others have \
+                 acknowledged beyond that is lost.",
+            ),
     )
-    .synonym("unclean.leader.election.enable")
-    .kept_only(),
+    .synonym("unclean.leader.election.enable"),
     TopicKey::new(KeySpec::new("write.caching", Boolean).default("false").doc(
         "Ours. With `true`, `acks=all` answers once a majority holds the batch in memory: \
                  faster, and a power cut of a majority loses acknowledged records.",

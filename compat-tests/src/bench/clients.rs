@@ -167,6 +167,8 @@ pub fn librdkafka_consume(
 /// What ProducerPerformance prints at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerPerformance {
+    /// Records that were acknowledged.
+    pub acknowledged: u64,
     /// Records acknowledged a second.
     pub records_per_second: f64,
     /// Latency percentiles in milliseconds.
@@ -232,7 +234,13 @@ fn parse_producer_performance(stdout: &str) -> Result<ProducerPerformance> {
             .parse()
             .with_context(|| format!("not a number in: {line}"))
     };
+    let acknowledged = line
+        .split_whitespace()
+        .next()
+        .context("no number of records")?
+        .parse()?;
     Ok(ProducerPerformance {
+        acknowledged,
         records_per_second: number_before("records/sec")?,
         p50_ms: number_before("ms 50th")?,
         p95_ms: number_before("ms 95th")?,
@@ -251,6 +259,7 @@ mod tests {
             40000 records sent, 1999.8 records/sec (1.95 MB/sec), 0.84 ms avg latency, 230.00 ms max latency, \
             1 ms 50th, 2 ms 95th, 24 ms 99th, 44 ms 99.9th.\n";
         let result = parse_producer_performance(text).unwrap();
+        assert_eq!(result.acknowledged, 40_000);
         assert_eq!(result.records_per_second, 1999.8);
         assert_eq!(
             (result.p50_ms, result.p95_ms, result.p99_ms, result.p999_ms),

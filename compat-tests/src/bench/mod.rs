@@ -5,8 +5,11 @@
 //! same run and every figure is read as a ratio.
 
 pub mod clients;
+pub mod clusters;
 pub mod disk;
+pub mod groups;
 pub mod nodes;
 pub mod report;
 pub mod spread;
+pub mod transactions;
 pub mod workloads;

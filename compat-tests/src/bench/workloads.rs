@@ -26,6 +26,8 @@ pub struct Scale {
     pub paced_seconds: u64,
     /// Repetitions of flat-out runs.
     pub repetitions: u64,
+    /// Leaders of a cluster that are killed under a client; half as many stand still, and are cut off.
+    pub kills: usize,
 }
 
 /// Start time, and memory of a fresh node.

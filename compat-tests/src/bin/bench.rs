@@ -1,13 +1,16 @@
 //! `cargo run --release -p compat-tests --bin bench`: Odradek beside Kafka 4.4.0 on this machine.
 //!
 //! `bench [--quick] [--only TEXT]… [--without-kafka]`: `--only` keeps the workloads whose name
-//! contains TEXT. Kafka's jars are the ones that `./test.sh` fetches.
+//! contains TEXT; `--only cluster` are those of clusters of three nodes. Kafka's jars are the ones that `./test.sh` fetches.
 
 use anyhow::{Result, bail};
 
+use compat_tests::bench::clusters;
 use compat_tests::bench::disk;
+use compat_tests::bench::groups;
 use compat_tests::bench::nodes::Kind;
 use compat_tests::bench::report::Report;
+use compat_tests::bench::transactions;
 use compat_tests::bench::workloads::{self, Scale};
 
 fn main() -> Result<()> {
@@ -15,6 +18,7 @@ fn main() -> Result<()> {
         flat_out_records: 2_000_000,
         paced_seconds: 20,
         repetitions: 3,
+        kills: 20,
     };
     let mut only = Vec::new();
     let mut kinds = vec![Kind::Odradek, Kind::Kafka, Kind::KafkaFlushing];
@@ -26,6 +30,7 @@ fn main() -> Result<()> {
                     flat_out_records: 500_000,
                     paced_seconds: 5,
                     repetitions: 1,
+                    kills: 5,
                 };
             }
             "--only" => only.extend(arguments.next()),
@@ -35,7 +40,7 @@ fn main() -> Result<()> {
     }
 
     type Workload = (&'static str, fn(&mut Report, Kind, Scale) -> Result<()>);
-    let all: [Workload; 8] = [
+    let all: [Workload; 20] = [
         ("start", workloads::start),
         ("librdkafka", workloads::librdkafka_flat_out),
         ("java-2000", |report, kind, scale| {
@@ -54,6 +59,22 @@ fn main() -> Result<()> {
         ("spread-1000", |report, kind, scale| {
             workloads::small_batches(report, kind, scale, 1_000)
         }),
+        ("cluster-stalls", clusters::stalls),
+        ("cluster-leaders", clusters::leaders_at_once),
+        ("cluster-produce", clusters::flat_out),
+        ("cluster-catch-up", clusters::catch_up),
+        ("cluster-idle", clusters::idle),
+        ("cluster-rolling", clusters::rolling_restart),
+        ("group-commits", groups::commits),
+        ("group-classic-rebalance", groups::classic_rebalance),
+        ("group-consumer-rebalance", groups::consumer_rebalance),
+        ("group-load", groups::load_offsets),
+        ("transactions-1", |report, kind, scale| {
+            transactions::transactions(report, kind, scale, 1)
+        }),
+        ("transactions-100", |report, kind, scale| {
+            transactions::transactions(report, kind, scale, 100)
+        }),
     ];
 
     let mut report = Report::default();
@@ -64,8 +85,10 @@ fn main() -> Result<()> {
         }
         eprintln!("{name}");
         for &kind in &kinds {
-            // The flushing Kafka is only of interest where the disk is.
-            if kind == Kind::KafkaFlushing && matches!(name, "start" | "partitions") {
+            // The flushing Kafka is only of interest where the disk is, and on its own.
+            let without_disk =
+                matches!(name, "start" | "partitions") || name.starts_with("cluster");
+            if kind == Kind::KafkaFlushing && without_disk {
                 continue;
             }
             if let Err(error) = workload(&mut report, kind, scale) {

@@ -1,5 +1,5 @@
 //! `cargo run --release -p compat-tests --bin nemesis -- [--seeds A..B] [--nodes 3|5] [--seconds N] [--partitions N]
-//! [--disks] [--relays] [--kafka]`: breaks clusters under load, one for each seed, and judges what their clients saw.
+//! [--disks] [--relays] [--java] [--kafka]`: breaks clusters under load, one for each seed, and judges what their clients saw.
 //!
 //! `… --bin nemesis -- failover [--rounds N] [--only kill|pause|isolation] [--kafka | --both]`: measures how long a
 //! producer waits when its leader fails, and prints the table for `docs/BENCHMARKS.md`.
@@ -23,6 +23,7 @@ struct Arguments {
     seconds: u64,
     partitions: i32,
     disks: bool,
+    java: bool,
     network: NetworkKind,
     products: Vec<Product>,
     rounds: usize,
@@ -39,6 +40,7 @@ impl Arguments {
             seconds: 30,
             partitions: 3,
             disks: false,
+            java: false,
             network: NetworkKind::Any,
             products: vec![Product::Odradek],
             rounds: 20,
@@ -63,6 +65,7 @@ impl Arguments {
                 "--seconds" => this.seconds = value()?.parse()?,
                 "--partitions" => this.partitions = value()?.parse()?,
                 "--disks" => this.disks = true,
+                "--java" => this.java = true,
                 "--relays" => this.network = NetworkKind::Relays,
                 "--kafka" => this.products = vec![Product::Kafka],
                 "--both" => this.products = vec![Product::Odradek, Product::Kafka],
@@ -132,6 +135,7 @@ fn campaigns(arguments: &Arguments) -> Result<()> {
             nodes: arguments.nodes,
             disks: arguments.disks,
             partitions: arguments.partitions,
+            java: arguments.java,
             length: Duration::from_secs(arguments.seconds),
         };
         for seed in arguments.seeds.clone() {

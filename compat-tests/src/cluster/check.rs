@@ -8,13 +8,16 @@
 //! - nothing is read at or above the high watermark of the same answer, and no high watermark or latest offset is
 //!   beyond what is there at the end;
 //! - latest offsets are linearizable: none is smaller than what was known to be committed before it was asked for, and
-//!   none counts a record that was sent only after its answer.
+//!   none counts a record that was sent only after its answer;
+//! - and for groups and transactions what [`coordination`] says.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
 use super::history::{FinalLog, History, Name, Partition, Promise, Seen};
+
+pub mod coordination;
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +69,24 @@ pub enum Rule {
     OutOfRange,
     /// Replicas differ on the disks.
     ReplicasDiffer,
+    /// Two members had a partition at the same time.
+    TwoOwners,
+    /// A commit by a generation or a member that was over has landed.
+    OldGeneration,
+    /// An answered commit of an offset is gone.
+    CommitLost,
+    /// Of a transaction, or of what was committed with it, a part counts and another does not.
+    HalfTransaction,
+    /// A transaction whose end was answered has ended otherwise.
+    EndUndone,
+    /// A record counts that belongs to a transaction which nobody asked to be committed.
+    AbortedSeen,
+    /// A position of a copier counts twice, or before an earlier one.
+    CopiedTwice,
+    /// A read_committed reader was given something else than what counts.
+    ReadUncommitted,
+    /// A transaction stays open.
+    Hanging,
 }
 
 impl fmt::Display for Rule {
@@ -84,6 +105,15 @@ impl fmt::Display for Rule {
             Self::Early => "counted before it was sent",
             Self::OutOfRange => "out of range",
             Self::ReplicasDiffer => "replicas differ",
+            Self::TwoOwners => "two owners of a partition",
+            Self::OldGeneration => "a commit by an old generation landed",
+            Self::CommitLost => "an answered commit is lost",
+            Self::HalfTransaction => "half a transaction",
+            Self::EndUndone => "an answered end is undone",
+            Self::AbortedSeen => "uncommitted and counted",
+            Self::CopiedTwice => "copied twice",
+            Self::ReadUncommitted => "read otherwise than committed",
+            Self::Hanging => "a transaction hangs",
         })
     }
 }

@@ -1,29 +1,26 @@
-//! Faults, and schedules of them drawn from a seed.
+//! Faults, and how they are made to happen and undone.
 //!
-//! A schedule is a function of the seed and of what the cluster is like; which node "the leader" is, is found out when
-//! the fault begins, and printed. Faults follow each other; each is undone before the next begins, so that a run shows
-//! how the cluster takes one fault after the other rather than how long it can be down.
+//! Which node "the leader" is, is found out when the fault begins, and printed. A fault is undone before the next
+//! begins, so that a run shows how the cluster takes one fault after the other rather than how long it can be down.
+//! [`super::schedule`] says which come when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use kafka_protocol::messages::alter_partition_reassignments_request::{
-    ReassignablePartition, ReassignableTopic,
-};
-use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
-use kafka_protocol::messages::{AlterPartitionReassignmentsRequest, BrokerId, ElectLeadersRequest};
+use anyhow::{Result, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::admin::{self, Placement, connect_to_any, placement};
 use super::clients::Router;
+use super::clients::coordinator::{Coordinator, Kind};
+use super::clients::copier::id_of;
+use super::clients::member::GROUPS;
 use super::history::Partition;
 use super::{Cluster, Doing, NodeNumber, Slowness};
-use crate::requests::{Topic, metadata_of};
-use crate::wire::Wire;
+use crate::requests::Topic;
 
-const ADMIN_PATIENCE: Duration = Duration::from_secs(5);
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node, by number or by what it does when the fault begins.
@@ -35,6 +32,10 @@ pub enum Target {
     Leader(Partition),
     /// Whichever leads the metadata.
     Controller,
+    /// Whichever coordinates the group with this index.
+    GroupCoordinator(usize),
+    /// Whichever coordinates the transactions of this copier.
+    TransactionCoordinator(u32),
 }
 
 /// Something that happens to a cluster and is undone later.
@@ -72,100 +73,6 @@ pub enum Fault {
     Reassign,
 }
 
-/// A fault at its place in the schedule.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// Quiet before it begins.
-    pub before: Duration,
-    /// What happens.
-    pub fault: Fault,
-    /// How long it lasts.
-    pub hold: Duration,
-}
-
-/// What schedules are drawn for.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Number of nodes.
-    pub nodes: NodeNumber,
-    /// Partitions of the topic under load.
-    pub partitions: i32,
-    /// Whether the disks can lose power and fill up.
-    pub disks: bool,
-    /// Faults and quiet together last about this long.
-    pub length: Duration,
-}
-
-/// The schedule of a seed.
-pub fn schedule(seed: u64, setting: Setting) -> Vec<Step> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let mut steps = Vec::new();
-    let mut length = Duration::ZERO;
-    while length < setting.length {
-        let step = Step {
-            before: Duration::from_millis(rng.random_range(300..2_500)),
-            fault: fault(&mut rng, setting),
-            hold: Duration::from_millis(rng.random_range(200..4_000)),
-        };
-        length += step.before + step.hold;
-        steps.push(step);
-    }
-    steps
-}
-
-fn target(rng: &mut StdRng, setting: Setting) -> Target {
-    match rng.random_range(0..4) {
-        0 => Target::Controller,
-        1 => Target::Node(rng.random_range(1..=setting.nodes)),
-        _ => Target::Leader(rng.random_range(0..setting.partitions)),
-    }
-}
-
-/// One to so many different nodes; more than a minority only now and then.
-fn targets(rng: &mut StdRng, setting: Setting) -> Vec<Target> {
-    let minority = (setting.nodes - 1) / 2;
-    let number = if rng.random_bool(0.2) {
-        minority + 1
-    } else {
-        rng.random_range(1..=minority.max(1))
-    };
-    (0..number).map(|_| target(rng, setting)).collect()
-}
-
-fn fault(rng: &mut StdRng, setting: Setting) -> Fault {
-    let kinds = if setting.disks { 18 } else { 14 };
-    match rng.random_range(0..kinds) {
-        0 | 1 => Fault::Kill(targets(rng, setting)),
-        2 => Fault::KillAll,
-        3 => Fault::RollingRestart,
-        4 | 5 => Fault::Pause(target(rng, setting)),
-        6 => Fault::Isolate(target(rng, setting)),
-        7 => {
-            let number = usize::try_from(setting.nodes / 2).unwrap_or(1).max(1);
-            let mut some = BTreeSet::new();
-            while some.len() < number {
-                some.insert(rng.random_range(1..=setting.nodes));
-            }
-            Fault::Split(some.into_iter().collect())
-        }
-        8 => Fault::Bridge(rng.random_range(1..=setting.nodes)),
-        9 => Fault::Mute(target(rng, setting)),
-        10 => Fault::Deaf(target(rng, setting)),
-        11 => {
-            let slowness = Slowness {
-                delay: Duration::from_millis(rng.random_range(20..300)),
-                bytes_per_second: rng.random_range(20_000..200_000),
-            };
-            Fault::Slow(target(rng, setting), slowness)
-        }
-        12 => Fault::MoveLeaders,
-        13 => Fault::Reassign,
-        14 | 15 => Fault::PowerCut(targets(rng, setting)),
-        16 => Fault::PowerCutAll,
-        _ => Fault::FillDisk(target(rng, setting)),
-    }
-}
-
 /// A fault that has begun.
 pub struct Ongoing {
     /// Who is hit, as it turned out.
@@ -180,11 +87,8 @@ enum Undo {
     Heal,
     Power,
     Disk,
-    Replicas(Placement),
+    Replicas(Vec<(Topic, Placement)>),
 }
-
-/// The replicas of each partition, the preferred leader first.
-pub type Placement = BTreeMap<Partition, Vec<NodeNumber>>;
 
 impl fmt::Display for Ongoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,18 +98,20 @@ impl fmt::Display for Ongoing {
 
 /// Makes faults happen to a cluster.
 pub struct Nemesis {
-    topic: Topic,
-    partitions: i32,
+    /// Topics whose leaders and replicas are moved.
+    topics: Vec<Topic>,
     rng: StdRng,
     router: Router,
 }
 
 impl Nemesis {
-    /// For the topic under load; `seed` decides what power cuts take.
-    pub fn new(cluster: &Cluster, topic: &Topic, partitions: i32, seed: u64) -> Self {
+    /// For the topic under load; `seed` decides what power cuts take. Leaders and replicas of the `others` are moved
+    /// with its own.
+    pub fn new(cluster: &Cluster, topic: &Topic, others: &[Topic], seed: u64) -> Self {
+        let mut topics = vec![topic.clone()];
+        topics.extend_from_slice(others);
         Self {
-            topic: topic.clone(),
-            partitions,
+            topics,
             rng: StdRng::seed_from_u64(seed),
             router: Router::new(&cluster.addresses(), topic, 0),
         }
@@ -223,6 +129,12 @@ impl Nemesis {
                 let controller = cluster.ask(number).ok()?.controller_id.0;
                 (controller > 0).then_some(controller)
             }),
+            Target::GroupCoordinator(index) => {
+                coordinator(cluster, Kind::Group, GROUPS[index % GROUPS.len()])
+            }
+            Target::TransactionCoordinator(copier) => {
+                coordinator(cluster, Kind::Transaction, &id_of(copier))
+            }
         };
         found.unwrap_or(1)
     }
@@ -331,19 +243,29 @@ impl Nemesis {
                 (Vec::new(), Undo::Nothing)
             }
             Fault::Reassign => {
-                let before = placement(cluster, &self.topic)?;
-                let mut after = before.clone();
-                for replicas in after.values_mut().filter(|replicas| replicas.len() > 1) {
-                    let index = self.rng.random_range(0..replicas.len());
-                    let spare = all.iter().find(|number| !replicas.contains(number));
-                    if let Some(spare) = spare {
-                        replicas[index] = *spare;
-                    } else if replicas.len() > 2 {
-                        replicas.remove(index);
+                let mut replaced = Vec::new();
+                for topic in self.topics.clone() {
+                    let Ok(before) = placement(cluster, &topic) else {
+                        break;
+                    };
+                    let mut after = before.clone();
+                    for replicas in after.values_mut().filter(|replicas| replicas.len() > 1) {
+                        let index = self.rng.random_range(0..replicas.len());
+                        let spare = all.iter().find(|number| !replicas.contains(number));
+                        if let Some(spare) = spare {
+                            replicas[index] = *spare;
+                        } else if replicas.len() > 2 {
+                            replicas.remove(index);
+                        }
+                    }
+                    // Undone even where only some of it was heard of.
+                    let asked = reassign(cluster, &topic, &after);
+                    replaced.push((topic, before));
+                    if asked.is_err() {
+                        break;
                     }
                 }
-                self.reassign(cluster, &after)?;
-                (Vec::new(), Undo::Replicas(before))
+                (Vec::new(), Undo::Replicas(replaced))
             }
         };
         Ok(Ongoing { nodes, undo })
@@ -353,7 +275,11 @@ impl Nemesis {
     pub fn end(&mut self, cluster: &mut Cluster, ongoing: &Ongoing) -> Result<()> {
         match &ongoing.undo {
             Undo::Nothing => {}
-            Undo::Replicas(before) => self.reassign_at_last(cluster, before)?,
+            Undo::Replicas(replaced) => {
+                for (topic, before) in replaced {
+                    reassign_at_last(cluster, topic, before)?;
+                }
+            }
             Undo::Heal => cluster.network().heal()?,
             Undo::Start | Undo::Resume => {
                 for &number in &ongoing.nodes {
@@ -384,119 +310,49 @@ impl Nemesis {
 
     /// Makes the second replica of every partition the preferred one and elects it.
     fn move_leaders(&mut self, cluster: &mut Cluster) -> Result<()> {
-        let mut after = placement(cluster, &self.topic)?;
-        for replicas in after.values_mut() {
-            let second = usize::from(replicas.len() > 1);
-            replicas.rotate_left(second);
+        for topic in &self.topics {
+            let mut after = placement(cluster, topic)?;
+            for replicas in after.values_mut() {
+                let second = usize::from(replicas.len() > 1);
+                replicas.rotate_left(second);
+            }
+            reassign(cluster, topic, &after)?;
+            // A refusal, as in the middle of another change, is no fault of the cluster's.
+            let partitions = i32::try_from(after.len())?;
+            admin::elect_preferred(&mut connect_to_any(cluster)?, topic, partitions)?;
         }
-        self.reassign(cluster, &after)?;
-        let elect = ElectLeadersRequest::default()
-            .with_election_type(0)
-            .with_timeout_ms(3_000)
-            .with_topic_partitions(Some(vec![
-                TopicPartitions::default()
-                    .with_topic(self.topic.name())
-                    .with_partitions((0..self.partitions).collect()),
-            ]));
-        // A refusal, as in the middle of another change, is no fault of the cluster's.
-        connect_to_any(cluster)?.call(2, &elect)?;
         Ok(())
     }
+}
 
-    /// Asks for other replicas; what of it was refused.
-    fn reassign(&self, cluster: &mut Cluster, placement: &Placement) -> Result<Vec<i16>> {
-        let partitions = placement
-            .iter()
-            .map(|(&partition, replicas)| {
-                let replicas = replicas.iter().map(|&number| BrokerId(number)).collect();
-                ReassignablePartition::default()
-                    .with_partition_index(partition)
-                    .with_replicas(Some(replicas))
-            })
-            .collect();
-        let request = AlterPartitionReassignmentsRequest::default()
-            .with_timeout_ms(3_000)
-            .with_topics(vec![
-                ReassignableTopic::default()
-                    .with_name(self.topic.name())
-                    .with_partitions(partitions),
-            ]);
-        let answer = connect_to_any(cluster)?.call(0, &request)?;
-        let rows = answer.responses.iter().flat_map(|topic| &topic.partitions);
-        Ok(rows
-            .map(|row| row.error_code)
-            .chain([answer.error_code])
-            .filter(|&code| code != 0)
-            .collect())
-    }
+fn coordinator(cluster: &Cluster, kind: Kind, key: &str) -> Option<NodeNumber> {
+    let addresses = cluster.addresses();
+    let mut coordinator = Coordinator::of(&addresses, kind, key, 0);
+    (0..addresses.len()).find_map(|_| {
+        let (node, _) = coordinator.locate().ok()?;
+        Some(node)
+    })
+}
 
-    /// Asks for other replicas until that is taken.
-    fn reassign_at_last(&self, cluster: &mut Cluster, placement: &Placement) -> Result<()> {
-        let deadline = Instant::now() + END_PATIENCE;
-        loop {
-            match self.reassign(cluster, placement) {
-                Ok(refusals) if refusals.is_empty() => return Ok(()),
-                other => ensure!(
-                    Instant::now() < deadline,
-                    "the replicas cannot be given back: {other:?}"
-                ),
-            }
-            std::thread::sleep(Duration::from_millis(200));
+fn reassign(
+    cluster: &mut Cluster,
+    topic: &Topic,
+    placement: &Placement,
+) -> Result<Vec<(i16, String)>> {
+    admin::reassign(&mut connect_to_any(cluster)?, topic, placement)
+}
+
+/// Asks for other replicas until that is taken.
+fn reassign_at_last(cluster: &mut Cluster, topic: &Topic, placement: &Placement) -> Result<()> {
+    let deadline = Instant::now() + END_PATIENCE;
+    loop {
+        match reassign(cluster, topic, placement) {
+            Ok(refusals) if refusals.is_empty() => return Ok(()),
+            other => ensure!(
+                Instant::now() < deadline,
+                "the replicas cannot be given back: {other:?}"
+            ),
         }
-    }
-}
-
-/// A connection to a node that runs.
-fn connect_to_any(cluster: &mut Cluster) -> Result<Wire> {
-    let running = cluster.running()?;
-    let number = *running.first().context("no node runs")?;
-    let address = cluster.node(number)?.addresses().broker;
-    Wire::connect_within(address, ADMIN_PATIENCE)
-}
-
-/// The replicas of a topic's partitions, as a node that runs knows them.
-pub fn placement(cluster: &mut Cluster, topic: &Topic) -> Result<Placement> {
-    let metadata = connect_to_any(cluster)?.call(9, &metadata_of(&topic.name))?;
-    Ok(metadata
-        .topics
-        .iter()
-        .flat_map(|topic| &topic.partitions)
-        .map(|row| {
-            let replicas = row.replica_nodes.iter().map(|node| node.0).collect();
-            (row.partition_index, replicas)
-        })
-        .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn setting(disks: bool) -> Setting {
-        Setting {
-            nodes: 3,
-            partitions: 4,
-            disks,
-            length: Duration::from_secs(30),
-        }
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_schedule_again_and_another_seed_another() {
-        assert_eq!(schedule(7, setting(true)), schedule(7, setting(true)));
-        assert_ne!(schedule(7, setting(true)), schedule(8, setting(true)));
-    }
-
-    #[test]
-    fn disks_are_left_alone_where_they_cannot_fail() {
-        let on_disks = |step: &Step| {
-            matches!(
-                step.fault,
-                Fault::PowerCut(_) | Fault::PowerCutAll | Fault::FillDisk(_)
-            )
-        };
-        let with = |disks| (0..50).flat_map(move |seed| schedule(seed, setting(disks)));
-        assert!(!with(false).any(|step| on_disks(&step)));
-        assert!(with(true).any(|step| on_disks(&step)));
+        std::thread::sleep(Duration::from_millis(200));
     }
 }

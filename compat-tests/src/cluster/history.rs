@@ -10,6 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use coordination::{
+    Attempt, AttemptName, Commit, CommittedRead, CommittedSeen, CommittedTopic, CommittedView,
+    Fetched, Owned,
+};
+
+mod coordination;
+
 /// Partition of the topic.
 pub type Partition = i32;
 
@@ -143,6 +150,16 @@ pub struct History {
     pub out_of_range: Vec<OutOfRange>,
     /// Idempotent producers that found no way on and started afresh, and why.
     pub given_up: Vec<String>,
+    /// What transactional producers did.
+    pub attempts: Vec<Attempt>,
+    /// What read_committed readers were given.
+    pub committed_reads: Vec<CommittedRead>,
+    /// Which member of a group had which partition, and when.
+    pub owned: Vec<Owned>,
+    /// Commits of members.
+    pub commits: Vec<Commit>,
+    /// Answers to the question what is committed.
+    pub fetched: Vec<Fetched>,
 }
 
 impl History {
@@ -217,6 +234,65 @@ impl Recorder {
         let number = self.next_producer.fetch_add(1, Ordering::Relaxed);
         self.lock().producers.insert(number, promise);
         number
+    }
+
+    /// Writes down an attempt of a copier that is about to begin; the handle is for what becomes of it.
+    pub fn attempt_begins(&self, name: AttemptName, partitions: Vec<Partition>) -> usize {
+        let mut history = self.lock();
+        history.attempts.push(Attempt {
+            name,
+            partitions,
+            asked: None,
+            answered: None,
+        });
+        history.attempts.len() - 1
+    }
+
+    /// Writes down that its end is about to be asked for, unless that was asked before.
+    pub fn attempt_asked(&self, index: usize, committed: bool) {
+        let now = self.now();
+        if let Some(attempt) = self.lock().attempts.get_mut(index) {
+            attempt.asked.get_or_insert((committed, now));
+        }
+    }
+
+    /// Writes down that its end was answered without an error.
+    pub fn attempt_answered(&self, index: usize) {
+        let now = self.now();
+        if let Some(attempt) = self.lock().attempts.get_mut(index) {
+            attempt.answered = Some(now);
+        }
+    }
+
+    /// Writes down a commit that is about to be sent, and gives it its offset; the handle is for the answer.
+    pub fn commit_begins(
+        &self,
+        group: &str,
+        (member, generation): (&str, i32),
+        partition: Partition,
+    ) -> (usize, i64) {
+        let invoked = self.now();
+        let mut history = self.lock();
+        let index = history.commits.len();
+        let offset = i64::try_from(index).unwrap_or(i64::MAX);
+        history.commits.push(Commit {
+            group: group.to_owned(),
+            member: member.to_owned(),
+            generation,
+            partition,
+            offset,
+            invoked,
+            answer: None,
+        });
+        (index, offset)
+    }
+
+    /// Writes down the answer to a commit.
+    pub fn commit_ends(&self, index: usize, error_code: i16) {
+        let now = self.now();
+        if let Some(commit) = self.lock().commits.get_mut(index) {
+            commit.answer = Some((error_code, now));
+        }
     }
 
     /// What was written down so far.

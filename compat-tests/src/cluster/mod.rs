@@ -4,7 +4,7 @@
 //! [`network`] says how nodes reach each other ([`namespaces`] or [`relay`]), [`node`] what can be done to one.
 //!
 //! What is done to them over time, and what must hold then:
-//! - [`faults`]: a schedule of faults drawn from a seed;
+//! - [`faults`] make things fail, in a [`schedule`] drawn from a seed, or as an [`admin`] would;
 //! - [`clients`] write and read meanwhile and keep a [`history`];
 //! - [`check`] compares the history with what is in the logs at the end, [`replicas`] the logs with each other;
 //! - [`campaign`] puts these together; [`stall`] measures how long a client waits when a leader fails, [`many`] when a
@@ -24,6 +24,7 @@ use tempfile::TempDir;
 
 use crate::wire::Wire;
 
+pub mod admin;
 pub mod campaign;
 pub mod check;
 pub mod clients;
@@ -33,8 +34,11 @@ pub mod many;
 pub mod namespaces;
 pub mod network;
 pub mod node;
+pub mod quiet;
 pub mod relay;
 pub mod replicas;
+pub mod rolling;
+pub mod schedule;
 pub mod stall;
 
 pub use network::{Addresses, Network, NetworkKind, Slowness};
@@ -81,6 +85,7 @@ pub struct ClusterOptions {
     properties_of_node: BTreeMap<NodeNumber, BTreeMap<String, String>>,
     binary: Option<PathBuf>,
     voters: NodeNumber,
+    environment_of_node: BTreeMap<NodeNumber, BTreeMap<String, String>>,
 }
 
 impl ClusterOptions {
@@ -102,12 +107,14 @@ impl ClusterOptions {
         put("offsets.topic.num.partitions", "4".to_owned());
         put("offsets.topic.replication.factor", copies.to_string());
         put("group.initial.rebalance.delay.ms", "0".to_owned());
+        let mut state_topics = vec!["transaction.state.log"];
         if product == Product::Kafka {
-            for topic in ["transaction.state.log", "share.coordinator.state.topic"] {
-                put(&format!("{topic}.num.partitions"), "4".to_owned());
-                put(&format!("{topic}.replication.factor"), copies.to_string());
-                put(&format!("{topic}.min.isr"), (copies / 2 + 1).to_string());
-            }
+            state_topics.push("share.coordinator.state.topic");
+        }
+        for topic in state_topics {
+            put(&format!("{topic}.num.partitions"), "4".to_owned());
+            put(&format!("{topic}.replication.factor"), copies.to_string());
+            put(&format!("{topic}.min.isr"), (copies / 2 + 1).to_string());
         }
         Self {
             product,
@@ -119,6 +126,7 @@ impl ClusterOptions {
             properties_of_node: BTreeMap::new(),
             binary: None,
             voters: nodes,
+            environment_of_node: BTreeMap::new(),
         }
     }
 
@@ -137,6 +145,15 @@ impl ClusterOptions {
     /// Sets a line of one node's property file.
     pub fn set_of(mut self, node: NodeNumber, key: &str, value: impl ToString) -> Self {
         self.properties_of_node
+            .entry(node)
+            .or_default()
+            .insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// Sets a variable of one node's environment.
+    pub fn environment_of(mut self, node: NodeNumber, key: &str, value: impl ToString) -> Self {
+        self.environment_of_node
             .entry(node)
             .or_default()
             .insert(key.to_owned(), value.to_string());
@@ -306,11 +323,14 @@ impl Cluster {
             .iter_mut()
             .find(|node| node.number() == number)
             .with_context(|| format!("no node {number}"))?;
+        let nothing = BTreeMap::new();
+        let environment = self.options.environment_of_node.get(&number);
         node.launch(
             self.options.product,
             &self.options.heap,
             &self.binary,
             &self.network,
+            environment.unwrap_or(&nothing),
         )
     }
 
@@ -338,12 +358,21 @@ impl Cluster {
 
     /// Waits until every running node sees every running node, and a controller.
     pub fn await_members(&mut self, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
         let running = self.running()?;
+        self.await_members_among(&running, patience)
+    }
+
+    /// The same for some nodes, whatever the others do.
+    pub fn await_members_among(
+        &mut self,
+        running: &[NodeNumber],
+        patience: Duration,
+    ) -> Result<()> {
+        let deadline = Instant::now() + patience;
         loop {
-            self.ensure_none_ended(&running)?;
+            self.ensure_none_ended(running)?;
             let mut missing = Vec::new();
-            for &number in &running {
+            for &number in running {
                 match self.ask(number) {
                     Ok(answer)
                         if running
@@ -437,6 +466,25 @@ impl Cluster {
             if node.doing()? != Doing::Nothing {
                 node.process()?.wait(END_PATIENCE)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses what no node may ever do: panic, or end without being asked to.
+    pub fn ensure_none_failed(&mut self, may_have_ended: &[NodeNumber]) -> Result<()> {
+        for node in &mut self.nodes {
+            let number = node.number();
+            let ended = node.doing()? == Doing::Nothing;
+            let process = node.process()?;
+            let text = process.log_text();
+            let panicked = text.lines().find(|line| line.contains("panicked at"));
+            if let Some(line) = panicked {
+                bail!("node {number} panicked: {line}");
+            }
+            ensure!(
+                !ended || may_have_ended.contains(&number),
+                "node {number} ended by itself"
+            );
         }
         Ok(())
     }

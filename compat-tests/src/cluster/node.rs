@@ -130,6 +130,7 @@ impl Node {
         heap: &str,
         binary: &Path,
         network: &Network,
+        environment: &BTreeMap<String, String>,
     ) -> Result<()> {
         ensure!(
             self.doing()? == Doing::Nothing,
@@ -153,7 +154,7 @@ impl Node {
             &command[1..],
             &self.home.join("node.log"),
             |child| {
-                child.current_dir(&self.home);
+                child.current_dir(&self.home).envs(environment);
             },
         )?;
         network.runs_as(self.number, process.pid());

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::NodeNumber;
+use super::admin::Placement;
 use super::check::{Rule, Violation};
-use super::faults::Placement;
 use super::history::Partition;
 use crate::requests::batches_of;
 

@@ -125,7 +125,7 @@ pub fn measure(
 
 /// One failure of the leader under a client; how long it waited.
 pub fn one_round(cluster: &mut Cluster, topic: &Topic, failure: Failure) -> Result<Duration> {
-    let mut nemesis = Nemesis::new(cluster, topic, 1, 0);
+    let mut nemesis = Nemesis::new(cluster, topic, &[], 0);
     let mut client = Client::new(cluster, topic)?;
     // Connections and caches are warm before the fault.
     let warm = Instant::now() + Duration::from_millis(700);

@@ -36,7 +36,14 @@ fn elect_leaders() -> Result<()> {
                     .with_timeout_ms(5_000)
             })?;
         }
-        Ok(())
+        probe.ask_each("no such type", |version| {
+            let asked = TopicPartitions::default()
+                .with_topic(topic_name("elected"))
+                .with_partitions(vec![0]);
+            ElectLeadersRequest::default()
+                .with_election_type(if version > 0 { 9 } else { 0 })
+                .with_topic_partitions(Some(vec![asked]))
+        })
     })
 }
 
@@ -127,6 +134,8 @@ fn update_features() -> Result<()> {
             ("no such feature", "no.such.feature", 1),
             ("a level below zero", "metadata.version", -1),
             ("a level beyond the newest", "metadata.version", 999),
+            ("transactions of the future", "transaction.version", 9),
+            ("a lower level, without saying so", "transaction.version", 1),
         ] {
             probe.ask_each(label, |_| {
                 let update = FeatureUpdateKey::default()

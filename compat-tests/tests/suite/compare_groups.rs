@@ -18,9 +18,11 @@ use kafka_protocol::messages::{
 fn find_coordinator() -> Result<()> {
     compare("find_coordinator", |probe| {
         coordinator_is_up(probe.wire()?, "find-coordinator")?;
+        compat_tests::transactions::find_coordinator(probe.wire()?, "find-coordinator-txn")?;
         for (label, key, key_type) in [
             ("a group", "find-coordinator", 0),
             ("an empty group", "", 0),
+            ("a transactional id", "find-coordinator-txn", 1),
             ("an unknown kind", "find-coordinator", 7),
             ("a negative kind", "find-coordinator", -1),
         ] {

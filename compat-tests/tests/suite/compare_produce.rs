@@ -6,8 +6,9 @@ use compat_tests::batches::{
     BatchSpec, CONTROL, Codec, LOG_APPEND_TIME, RecordSpec, TRANSACTIONAL, old_message,
 };
 use compat_tests::comparison::compare;
+use compat_tests::groups::find_coordinator;
 use compat_tests::requests::{
-    Topic, create_topic, init_producer_id, produce_ok, produce_request, topic_name,
+    Topic, create_topic, find_topic, init_producer_id, produce_ok, produce_request, topic_name,
 };
 use compat_tests::wire::text;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
@@ -103,6 +104,18 @@ fn produce_to_where_nothing_is() -> Result<()> {
                 );
             }
             request
+        })
+    })
+}
+
+#[test]
+fn produce_to_internal_topics() -> Result<()> {
+    compare("produce_to_internal_topics", |probe| {
+        find_coordinator(probe.wire()?, "any")?;
+        let batch = small().build()?;
+        let topic = find_topic(probe.wire()?, "__consumer_offsets")?;
+        probe.ask_each("offsets", |version| {
+            produce_request(version, &topic, 0, -1, Some(batch.clone()))
         })
     })
 }

@@ -1,6 +1,7 @@
 //! Kafka's own reader of log directories finds nothing wrong with what a busy broker left on disk.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use compat_tests::batches::{BatchSpec, Codec, RecordSpec};
@@ -69,7 +70,8 @@ pub(super) fn dump(flags: &[&str], files: &[PathBuf]) -> Result<String> {
 /// Several segments, every codec, idempotent producers, a group, moved log starts, and clean restarts in between.
 #[test]
 fn every_file_of_a_busy_broker_is_read_without_complaint() -> Result<()> {
-    let mut server = Server::start()?;
+    // The metadata is written down at once, and its log may go.
+    let mut server = Server::with(&[("metadata.log.max.snapshot.interval.ms", "500")])?;
     let mut now = 1_790_000_000_000;
     let mut records = 0;
     let config = [
@@ -127,9 +129,16 @@ fn every_file_of_a_busy_broker_is_read_without_complaint() -> Result<()> {
         records
     );
     let data_dir = server.data_dir().to_owned();
-    server
-        .process()
-        .terminate(std::time::Duration::from_secs(60))?;
+    // Written in the background, some time after the metadata has changed.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while files_ending_in(&data_dir, ".checkpoint")?.is_empty() {
+        ensure!(
+            Instant::now() < deadline,
+            "the metadata was not written down"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.process().terminate(Duration::from_secs(60))?;
 
     let logs = files_ending_in(&data_dir, ".log")?;
     let of = |name: &str| -> Vec<PathBuf> {
@@ -179,7 +188,15 @@ fn every_file_of_a_busy_broker_is_read_without_complaint() -> Result<()> {
         decoded.contains(&format!("\"offset\":{records}")),
         "{decoded}"
     );
-    let metadata = dump(&["--cluster-metadata-decoder"], &of("__cluster_metadata-0"))?;
+    let checkpoints = files_ending_in(&data_dir, ".checkpoint")?;
+    ensure!(!checkpoints.is_empty(), "the metadata was not written down");
+    let mut metadata = of("__cluster_metadata-0");
+    metadata.extend(checkpoints);
+    let metadata = dump(&["--cluster-metadata-decoder"], &metadata)?;
+    ensure!(
+        metadata.contains("SnapshotHeader") && metadata.contains("SnapshotFooter"),
+        "{metadata}"
+    );
     ensure!(
         metadata.contains("TOPIC_RECORD") && metadata.contains("\"name\":\"busy\""),
         "{metadata}"

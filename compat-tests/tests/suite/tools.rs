@@ -1,6 +1,7 @@
 //! Kafka's own command-line tools against a running broker.
 
 use anyhow::{Context, Result, ensure};
+use compat_tests::groups::Member;
 use compat_tests::kafka;
 use compat_tests::server::Server;
 
@@ -366,13 +367,7 @@ fn verifiable_clients_agree_on_what_was_acknowledged() -> Result<()> {
         ),
         "",
     )?;
-    let counted: i64 = lines(&consumed)
-        .iter()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|event| event["name"] == "records_consumed")
-        .filter_map(|event| event["count"].as_i64())
-        .sum();
-    assert_eq!(counted, 500, "{consumed}");
+    assert_eq!(kafka::records_consumed(&consumed), 500, "{consumed}");
     ensure!(
         consumed.contains(r#""name":"offsets_committed""#),
         "{consumed}"
@@ -391,7 +386,12 @@ fn kafka_consumer_groups_lists_describes_resets_and_deletes() -> Result<()> {
     let topic = compat_tests::requests::create_topic(&mut wire, "grouped", 1, &[])?;
     let batch = compat_tests::batches::BatchSpec::small(9, 1_790_000_000_000).build()?;
     compat_tests::requests::produce_ok(&mut wire, &topic, 0, batch)?;
-    let mut member = compat_tests::groups::Member::join(server.address(), "tooled", "range")?;
+    // Nobody beats for it while the tools start, which takes its time on a busy machine.
+    let patient = |request: kafka_protocol::messages::JoinGroupRequest| {
+        request.with_session_timeout_ms(120_000)
+    };
+    let joining = Member::start_join_with(server.address(), "tooled", "range", patient)?;
+    let mut member = joining.finish()?;
     // One version, one topic with partition 0, no user data: what a consumer's assignment looks like.
     member.sync(&[(
         &member.id.clone(),

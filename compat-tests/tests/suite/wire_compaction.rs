@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use compat_tests::batches::{BatchSpec, Codec, RecordSpec};
+use compat_tests::batches::{BatchSpec, Codec, RecordSpec, TRANSACTIONAL};
 use compat_tests::requests::{Topic, batches_of, create_topic, fetch, produce_ok, read_to_end};
 use compat_tests::server::Server;
+use compat_tests::transactions::TxnProducer;
 use compat_tests::wire::Wire;
 use kafka_protocol::records::Record;
 
@@ -191,4 +192,44 @@ fn tombstones_are_seen_for_a_while_and_then_go() -> Result<()> {
         std::thread::sleep(Duration::from_millis(700));
     }
     anyhow::bail!("the tombstone is still there")
+}
+
+/// The cleaner stops at the last stable offset: of what lies above it nobody knows yet what will stay.
+#[test]
+fn an_overwrite_takes_the_place_of_nothing_until_its_transaction_is_committed() -> Result<()> {
+    const CONTESTED: &[u8] = b"contested";
+    for commits in [false, true] {
+        let (_server, mut wire, topic) = compacted_topic(&[])?;
+        let at = now()?;
+        let contested = |value: &str| {
+            BatchSpec::of(vec![RecordSpec::keyed(CONTESTED, value.to_owned()).at(at)])
+        };
+        let places = |left: &[Record]| -> Vec<i64> {
+            let data = left.iter().filter(|record| !record.control);
+            data.filter(|record| record.key.as_deref() == Some(CONTESTED))
+                .map(|record| record.offset)
+                .collect()
+        };
+        let old = produce_ok(&mut wire, &topic, 0, contested("old").build()?)?;
+        fill(&mut wire, &topic, 0)?;
+        // The cleaner is at work.
+        until_compacted(&mut wire, &topic, |left| left.len() < 400)?;
+
+        let mine = TxnProducer::init(&mut wire, "overwriter")?;
+        let mut batch = contested("new").from_producer(mine.producer_id, mine.epoch, 0);
+        batch.attributes |= TRANSACTIONAL;
+        let new = mine.produce(&mut wire, 12, &topic, 0, batch.build()?)?;
+        // Three more segments, each key in them many times, all of it undecided.
+        fill(&mut wire, &topic, 1)?;
+        std::thread::sleep(Duration::from_secs(3));
+        let left = read_to_end(&mut wire, &topic, 0, 0)?;
+        assert_eq!(places(&left), [old, new], "nothing is decided");
+        let undecided = left.iter().filter(|record| record.offset > new).count();
+        assert_eq!(undecided, 1000, "something above the open transaction went");
+
+        mine.end(&mut wire, 5, commits)?;
+        let expected = if commits { [new] } else { [old] };
+        until_compacted(&mut wire, &topic, |left| places(left) == expected)?;
+    }
+    Ok(())
 }

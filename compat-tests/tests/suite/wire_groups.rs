@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bytes::{Buf, BufMut, BytesMut};
 use compat_tests::broker::Broker;
-use compat_tests::groups::{Member, committed, find_coordinator, offset_commit, offset_fetch};
+use compat_tests::groups::{Member, committed, coordinator_is_up, offset_commit, offset_fetch};
 use compat_tests::requests::{create_topic, until_not_retriable};
 use compat_tests::server::Server;
 use kafka_protocol::messages::OffsetCommitRequest;
@@ -76,7 +76,7 @@ fn every_committed_row_is_answered_once_in_the_order_asked() -> Result<()> {
     for name in ["z", "a", "m"] {
         create_topic(&mut wire, name, 1, &[])?;
     }
-    find_coordinator(&mut wire, "rows")?;
+    coordinator_is_up(&mut wire, "rows")?;
     let rows = [("z", 0, 5), ("a", 0, 6), ("m", 0, 7)];
     let with_epochs = |rows: &[(&str, i32, i64)]| {
         let mut request = offset_commit(8, "rows", -1, "", rows);
@@ -136,7 +136,7 @@ fn every_committed_row_is_answered_once_in_the_order_asked() -> Result<()> {
 fn offset_fetch_answers_for_every_partition_asked() -> Result<()> {
     let (_server, mut wire) = Server::connected()?;
     create_topic(&mut wire, "known", 1, &[])?;
-    find_coordinator(&mut wire, "asks")?;
+    coordinator_is_up(&mut wire, "asks")?;
     let asked = [("known", &[0, 9][..]), ("unknown", &[0, 1])];
     for group in ["asks", "no-such-group"] {
         committed(&mut wire, group, "known", 0)?;
@@ -182,7 +182,7 @@ fn offset_fetch_answers_for_every_partition_asked() -> Result<()> {
 #[test]
 fn offsets_are_committed_and_fetched_by_topic_id() -> Result<()> {
     let (_server, mut wire, topic) = Server::with_topic("by-id", 1, &[])?;
-    find_coordinator(&mut wire, "g")?;
+    coordinator_is_up(&mut wire, "g")?;
     committed(&mut wire, "g", "by-id", 0)?;
     let mut body = BytesMut::from(&b"\x02g"[..]);
     body.put_i32(-1);
@@ -300,9 +300,7 @@ fn a_static_member_keeps_its_place_over_kills_of_the_broker_and_its_own() -> Res
     for round in 1..=5 {
         broker.kill9()?;
         broker.start_again()?;
-        find_coordinator(&mut broker.connect()?, "static-keepers")?;
         member.reconnect(broker.address())?;
-        until_not_retriable(|| member.heartbeat(), |code| *code)?;
         let mut again = join(&broker)?;
         assert_eq!(again.generation, generation, "round {round}");
         again.sync(&[])?;

@@ -7,16 +7,20 @@ use compat_tests::server::Server;
 use compat_tests::transcript::served_versions;
 use compat_tests::wire::{Wire, WireError, request_header_version, text};
 use kafka_protocol::messages::{
-    AlterConfigsRequest, AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest,
-    ApiVersionsResponse, CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest,
-    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeGroupsRequest, DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest, ElectLeadersRequest, FetchRequest, FindCoordinatorRequest,
-    HeartbeatRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest,
-    LeaveGroupRequest, ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
-    ListPartitionReassignmentsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, SyncGroupRequest,
-    UnregisterBrokerRequest, UpdateFeaturesRequest,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AddRaftVoterRequest, AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest, ApiVersionsResponse,
+    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest,
+    DescribeTransactionsRequest, ElectLeadersRequest, EndTxnRequest, FetchRequest,
+    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
+    ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
+    ListTransactionsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, RemoveRaftVoterRequest,
+    SyncGroupRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
+    WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, Request};
 
@@ -186,6 +190,12 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
             Some(ApiKey::ListGroups) => ask(wire, min, max, |_| ListGroupsRequest::default())?,
             Some(ApiKey::DeleteGroups) => ask(wire, min, max, |_| DeleteGroupsRequest::default())?,
             Some(ApiKey::OffsetDelete) => ask(wire, min, max, |_| OffsetDeleteRequest::default())?,
+            Some(ApiKey::ConsumerGroupHeartbeat) => {
+                ask(wire, min, max, |_| ConsumerGroupHeartbeatRequest::default())?
+            }
+            Some(ApiKey::ConsumerGroupDescribe) => {
+                ask(wire, min, max, |_| ConsumerGroupDescribeRequest::default())?
+            }
             Some(ApiKey::DescribeProducers) => {
                 ask(wire, min, max, |_| DescribeProducersRequest::default())?
             }
@@ -205,9 +215,34 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
             Some(ApiKey::UpdateFeatures) => {
                 ask(wire, min, max, |_| UpdateFeaturesRequest::default())?
             }
+            Some(ApiKey::AddRaftVoter) => {
+                ask(wire, min, max, |_| AddRaftVoterRequest::default())?;
+            }
+            Some(ApiKey::RemoveRaftVoter) => {
+                ask(wire, min, max, |_| RemoveRaftVoterRequest::default())?;
+            }
             Some(ApiKey::UnregisterBroker) => ask(wire, min, max, |_| {
                 UnregisterBrokerRequest::default().with_broker_id(77.into())
             })?,
+            Some(ApiKey::AddPartitionsToTxn) => {
+                ask(wire, min, max, |_| AddPartitionsToTxnRequest::default())?
+            }
+            Some(ApiKey::AddOffsetsToTxn) => {
+                ask(wire, min, max, |_| AddOffsetsToTxnRequest::default())?
+            }
+            Some(ApiKey::EndTxn) => ask(wire, min, max, |_| EndTxnRequest::default())?,
+            Some(ApiKey::WriteTxnMarkers) => {
+                ask(wire, min, max, |_| WriteTxnMarkersRequest::default())?
+            }
+            Some(ApiKey::TxnOffsetCommit) => {
+                ask(wire, min, max, |_| TxnOffsetCommitRequest::default())?
+            }
+            Some(ApiKey::DescribeTransactions) => {
+                ask(wire, min, max, |_| DescribeTransactionsRequest::default())?
+            }
+            Some(ApiKey::ListTransactions) => {
+                ask(wire, min, max, |_| ListTransactionsRequest::default())?
+            }
             Some(ApiKey::DescribeTopicPartitions) => {
                 ask(wire, min, max, |_| {
                     DescribeTopicPartitionsRequest::default()
@@ -244,6 +279,15 @@ fn versions_beyond_the_codec_are_answered_in_their_own_shape() -> Result<()> {
     // DescribeLogDirs v5: no topics asked for. Throttle time, error, one directory.
     let answer = raw(35, 5, &[1, 0])?;
     assert_eq!(&answer[..7], [0, 0, 0, 0, 0, 0, 2], "{answer:?}");
+    // WriteTxnMarkers v2: no markers. Nothing was written.
+    assert_eq!(&raw(27, 2, &[1, 0])?[..], [1, 0]);
+    // TxnOffsetCommit v6: transactional id, group, producer, epoch, generation, member, no instance, no topics.
+    let mut body = BytesMut::from(&b"\x02t\x02g"[..]);
+    body.put_i64(1);
+    body.put_i16(0);
+    body.put_i32(-1);
+    body.put_slice(&[1, 0, 1, 0]);
+    assert_eq!(&raw(28, 6, &body)?[..], [0, 0, 0, 0, 1, 0]);
     // ApiVersions v5: name and version of the client, and the cluster and node that it means to speak to.
     let mut answer = raw(18, 5, b"\x02t\x021\x00\xff\xff\xff\xff\x00")?;
     ensure!(answer.len() > 20, "{answer:?}");

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// Each crate of ours and the crates of ours that it may name.
-const EDGES: [(&str, &[&str]); 5] = [
+const EDGES: [(&str, &[&str]); 7] = [
+    ("base2histogram", &[]),
     ("odradek-protocol", &[]),
     ("odradek-storage", &["odradek-protocol"]),
     ("odradek-raft", &["odradek-protocol", "odradek-storage"]),
@@ -17,6 +18,8 @@ const EDGES: [(&str, &[&str]); 5] = [
         &["odradek-protocol", "odradek-storage", "odradek-raft"],
     ),
     ("compat-tests", &[]),
+    // Its own tests alone use the harness.
+    ("effects-in-sqlite", &["compat-tests"]),
 ];
 
 /// Licences that a dependency may come under.

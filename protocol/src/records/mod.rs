@@ -8,7 +8,7 @@ mod varint;
 mod walker;
 
 pub use builder::{BatchBuilder, NewRecord};
-pub use rewrite::{Rewritten, emptied, rewrite};
+pub use rewrite::{NewHorizon, Rewritten, emptied, rewrite};
 pub use scan::{ExpansionLimits, RecordStamp, expand, record_timestamp, scan_stamps};
 pub use walker::{HeaderIter, HeaderView, RecordView, RecordWalker};
 

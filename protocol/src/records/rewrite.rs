@@ -27,20 +27,38 @@ pub enum Rewritten {
     Emptied,
 }
 
-/// Hands every record of a whole batch to `keep` and makes a batch of those that it wants.
-/// `delete_horizon` is set if the batch has none yet. Compressed records are expanded to at most
-/// `max_expanded_bytes` and compressed again by the same codec.
+/// The delete horizon that a batch gets if it has none yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewHorizon {
+    /// None.
+    Never,
+    /// This one.
+    Set(TimestampMs),
+    /// This one if a record that stays is a tombstone.
+    IfTombstone(TimestampMs),
+}
+
+/// Makes a batch of those records of a whole batch that `keep` wants; it may be asked of a record
+/// more than once. Compressed records are expanded to at most `max_expanded_bytes`, once, and
+/// compressed again by the same codec.
 ///
 /// Fails if the batch is not well-formed or expands too far.
 pub fn rewrite(
     header: &BatchHeader,
     batch: &[u8],
     max_expanded_bytes: usize,
-    delete_horizon: Option<TimestampMs>,
-    mut keep: impl FnMut(&RecordView<'_>) -> bool,
+    delete_horizon: NewHorizon,
+    keep: impl Fn(&RecordView<'_>) -> bool,
 ) -> Result<Rewritten, BatchError> {
     let expanded = expand(header, batch, max_expanded_bytes)?;
-    let new_horizon = delete_horizon.filter(|_| !header.attributes.has_delete_horizon());
+    let new_horizon = match delete_horizon {
+        _ if header.attributes.has_delete_horizon() => None,
+        NewHorizon::Never => None,
+        NewHorizon::Set(horizon) => Some(horizon),
+        NewHorizon::IfTombstone(horizon) => {
+            has_tombstone(header, &expanded, &keep)?.then_some(horizon)
+        }
+    };
     let mut kept = 0_i32;
     let mut base_timestamp = match new_horizon {
         Some(horizon) => Some(horizon),
@@ -84,6 +102,21 @@ pub fn rewrite(
         compression => compress(compression, &records)?,
     };
     assemble(left, &compressed).map(Rewritten::Changed)
+}
+
+/// Whether a record that stays is a tombstone.
+fn has_tombstone(
+    header: &BatchHeader,
+    expanded: &[u8],
+    keep: impl Fn(&RecordView<'_>) -> bool,
+) -> Result<bool, BatchError> {
+    for record in RecordWalker::new(expanded, header.record_count) {
+        let record = record?;
+        if record.value.is_none() && keep(&record) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A batch without any record in the place of another, for the sake of what its header says of its
@@ -195,7 +228,7 @@ mod tests {
                 .build_compressed(*compression)
                 .unwrap();
             let header = BatchHeader::parse(&batch).unwrap();
-            let left = changed(rewrite(&header, &batch, CAP, None, |record| {
+            let left = changed(rewrite(&header, &batch, CAP, NewHorizon::Never, |record| {
                 record.key != Some(b"a")
             }));
             let after = BatchHeader::parse(&left).unwrap();
@@ -221,7 +254,7 @@ mod tests {
     fn the_largest_timestamp_goes_with_its_record() {
         let batch = builder(&[("a", Some("1"), 30), ("b", Some("2"), 10)]).build();
         let header = BatchHeader::parse(&batch).unwrap();
-        let left = changed(rewrite(&header, &batch, CAP, None, |record| {
+        let left = changed(rewrite(&header, &batch, CAP, NewHorizon::Never, |record| {
             record.key != Some(b"a")
         }));
         let after = BatchHeader::parse(&left).unwrap();
@@ -232,7 +265,7 @@ mod tests {
     fn a_delete_horizon_is_set_once_and_moves_no_timestamp() {
         let batch = builder(&[("a", None, 10), ("b", Some("2"), 30)]).build();
         let header = BatchHeader::parse(&batch).unwrap();
-        let horizon = Some(TimestampMs::new(5_000));
+        let horizon = NewHorizon::IfTombstone(TimestampMs::new(5_000));
         let marked = changed(rewrite(&header, &batch, CAP, horizon, |_| true));
         let header = BatchHeader::parse(&marked).unwrap();
         assert!(header.attributes.has_delete_horizon());
@@ -244,7 +277,7 @@ mod tests {
                 (101, "b".into(), Some("2".into()), 30)
             ]
         );
-        let later = Some(TimestampMs::new(9_000));
+        let later = NewHorizon::Set(TimestampMs::new(9_000));
         let again = rewrite(&header, &marked, CAP, later, |_| true).unwrap();
         assert_eq!(again, Rewritten::Unchanged);
         let less = changed(rewrite(&header, &marked, CAP, later, |record| {
@@ -256,13 +289,33 @@ mod tests {
     }
 
     #[test]
+    fn only_a_tombstone_that_stays_brings_a_delete_horizon() {
+        let batch = builder(&[("a", None, 10), ("b", Some("2"), 30)])
+            .build_compressed(Compression::Lz4)
+            .unwrap();
+        let header = BatchHeader::parse(&batch).unwrap();
+        let horizon = NewHorizon::IfTombstone(TimestampMs::new(5_000));
+        let without = changed(rewrite(&header, &batch, CAP, horizon, |record| {
+            record.key != Some(b"a")
+        }));
+        let after = BatchHeader::parse(&without).unwrap();
+        assert!(!after.attributes.has_delete_horizon());
+        let with = changed(rewrite(&header, &batch, CAP, horizon, |record| {
+            record.key != Some(b"b")
+        }));
+        let after = BatchHeader::parse(&with).unwrap();
+        assert_eq!(after.base_timestamp, TimestampMs::new(5_000));
+        assert_eq!(records_in(&with), [(100, "a".into(), None, 10)]);
+    }
+
+    #[test]
     fn an_emptied_batch_still_names_its_producer_and_its_offsets() {
         let batch = builder(&[("a", Some("1"), 10), ("b", Some("2"), 30)])
             .build_compressed(Compression::Zstd)
             .unwrap();
         let header = BatchHeader::parse(&batch).unwrap();
         assert_eq!(
-            rewrite(&header, &batch, CAP, None, |_| false).unwrap(),
+            rewrite(&header, &batch, CAP, NewHorizon::Never, |_| false).unwrap(),
             Rewritten::Emptied
         );
         let empty = emptied(&header).unwrap();
@@ -282,6 +335,6 @@ mod tests {
             .build_compressed(Compression::Gzip)
             .unwrap();
         let header = BatchHeader::parse(&batch).unwrap();
-        assert!(rewrite(&header, &batch, 1024, None, |_| true).is_err());
+        assert!(rewrite(&header, &batch, 1024, NewHorizon::Never, |_| true).is_err());
     }
 }

@@ -82,6 +82,47 @@ macro_rules! for_every_served_api {
         $callback!(ListGroups, ListGroupsRequest, ListGroupsResponse);
         $callback!(DeleteGroups, DeleteGroupsRequest, DeleteGroupsResponse);
         $callback!(OffsetDelete, OffsetDeleteRequest, OffsetDeleteResponse);
+        $callback!(
+            ConsumerGroupHeartbeat,
+            ConsumerGroupHeartbeatRequest,
+            ConsumerGroupHeartbeatResponse
+        );
+        $callback!(
+            ConsumerGroupDescribe,
+            ConsumerGroupDescribeRequest,
+            ConsumerGroupDescribeResponse
+        );
+        $callback!(
+            AddPartitionsToTxn,
+            AddPartitionsToTxnRequest,
+            AddPartitionsToTxnResponse
+        );
+        $callback!(
+            AddOffsetsToTxn,
+            AddOffsetsToTxnRequest,
+            AddOffsetsToTxnResponse
+        );
+        $callback!(EndTxn, EndTxnRequest, EndTxnResponse);
+        $callback!(
+            WriteTxnMarkers,
+            WriteTxnMarkersRequest,
+            WriteTxnMarkersResponse
+        );
+        $callback!(
+            TxnOffsetCommit,
+            TxnOffsetCommitRequest,
+            TxnOffsetCommitResponse
+        );
+        $callback!(
+            DescribeTransactions,
+            DescribeTransactionsRequest,
+            DescribeTransactionsResponse
+        );
+        $callback!(
+            ListTransactions,
+            ListTransactionsRequest,
+            ListTransactionsResponse
+        );
         $callback!(ElectLeaders, ElectLeadersRequest, ElectLeadersResponse);
         $callback!(
             AlterPartitionReassignments,
@@ -102,6 +143,12 @@ macro_rules! for_every_served_api {
             UpdateFeatures,
             UpdateFeaturesRequest,
             UpdateFeaturesResponse
+        );
+        $callback!(AddRaftVoter, AddRaftVoterRequest, AddRaftVoterResponse);
+        $callback!(
+            RemoveRaftVoter,
+            RemoveRaftVoterRequest,
+            RemoveRaftVoterResponse
         );
         $callback!(
             UnregisterBroker,

@@ -8,14 +8,15 @@ use std::collections::VecDeque;
 
 use odradek_protocol::ids::{Offset, TimestampMs};
 use odradek_storage::flush::FlushTarget;
-use odradek_storage::{Log, StampedBatch};
+use odradek_storage::{Log, Received, StampedBatch};
 
 use crate::entry_map::{EntryMap, NonData, Purged};
 use crate::error::RaftError;
-use crate::journal::Journal;
+use crate::journal::{self, Journal};
+use crate::membership::GroupMembership;
 use crate::types::{
-    AppendOutcome, BatchCommand, Command, Entry, LogId, Payload, RaftIndex, Stamp, epoch_of,
-    term_of,
+    AppendOutcome, BatchCommand, Command, Entry, LogId, Payload, RaftIndex, Stamp,
+    StoredMembership, epoch_of, term_of,
 };
 use crate::waiter::CommitWaiter;
 
@@ -44,6 +45,17 @@ pub(super) struct State {
     pub(super) barrier: bool,
     /// A flush of what `write.caching` has left in the page cache is on its way.
     pub(super) flush_delayed: bool,
+    /// What [`State::members`] says may be something else than it was.
+    pub(super) members_changed: bool,
+    /// Records that are beside the log, and wait for the offer that they belong to to be taken.
+    pub(super) received: Option<ReceivedLog>,
+}
+
+/// The records below the entry after `last`, beside the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceivedLog {
+    pub(crate) last: LogId,
+    pub(crate) log: Received,
 }
 
 pub(super) struct Unapplied {
@@ -78,6 +90,31 @@ pub(super) struct Run {
 }
 
 impl State {
+    /// The newest entry about who takes part.
+    pub(super) fn last_membership(&self) -> StoredMembership {
+        let last = self.map.next_index().get().saturating_sub(1);
+        self.map.membership_at(RaftIndex::new(last))
+    }
+
+    pub(super) fn members(&self) -> GroupMembership {
+        let newest = self.last_membership();
+        let committed = newest.log_id().is_some() && *newest.log_id() <= self.applied;
+        GroupMembership::of(newest.membership(), committed)
+    }
+
+    /// Who took part before the newest entry about that.
+    pub(super) fn members_before(&self) -> GroupMembership {
+        let newest = self.last_membership();
+        let index = newest.log_id().as_ref().map(|id| id.index());
+        match index.and_then(|index| index.checked_sub(1)) {
+            Some(before) => {
+                let before = self.map.membership_at(RaftIndex::new(before));
+                GroupMembership::of(before.membership(), true)
+            }
+            None => GroupMembership::default(),
+        }
+    }
+
     pub(super) fn flush_target(&self) -> FlushTarget {
         let mut target = self.log.flush_target();
         target.add(self.journal.file());
@@ -148,6 +185,7 @@ impl State {
             match next {
                 Work::Mark(term, entry) => {
                     self.map.push_non_data(*term, entry.clone());
+                    self.members_changed |= matches!(entry, NonData::Membership(_));
                     self.barrier = true;
                     self.write_last_mark()?;
                 }
@@ -260,6 +298,7 @@ impl State {
             "committed entries are never truncated: {applied:?} from {next}"
         );
         self.map.truncate(next, offset);
+        self.members_changed = true;
         self.rewrite_journal()?;
         self.log.truncate_to(offset, now)?;
         self.generation += 1;
@@ -300,28 +339,66 @@ impl State {
         Ok(())
     }
 
+    /// Takes over where a leader's log starts, with the records that have been received if some stay
+    /// readable. Returns who waits in vain from now on, and the first readable offset.
     pub(super) fn install(
         &mut self,
         snapshot: &Purged,
         now: TimestampMs,
-    ) -> Result<Vec<Unapplied>, RaftError> {
+    ) -> Result<(Vec<Unapplied>, Offset), RaftError> {
+        let log_start = snapshot.log_start;
         let Some(last) = snapshot.last else {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), log_start));
         };
+        self.members_changed = true;
         if self.map.log_id_at(RaftIndex::new(last.index())) == Some(last) {
             self.snapshot = Some(snapshot.clone());
             if self.applied.is_none_or(|applied| applied < last) {
                 self.applied = Some(last);
             }
-            return Ok(Vec::new());
+            return Ok((Vec::new(), log_start));
         }
-        self.map = EntryMap::starting_after(snapshot.clone());
-        self.rewrite_journal()?;
-        self.log.restart_at(snapshot.start_offset, now)?;
+        let log_start = if log_start < snapshot.start_offset {
+            self.adopt(snapshot, last, now)?
+        } else {
+            self.map = EntryMap::starting_after(snapshot.clone()).in_incarnation_of(&self.map);
+            self.rewrite_journal()?;
+            self.log.restart_at(snapshot.start_offset, now)?;
+            log_start
+        };
         self.generation += 1;
         self.applied = Some(last);
         self.snapshot = Some(snapshot.clone());
-        Ok(std::mem::take(&mut self.unapplied).into())
+        Ok((std::mem::take(&mut self.unapplied).into(), log_start))
+    }
+
+    /// Goes on with the records that have been received and the journal that belongs to them, in
+    /// place of what is there. Returns the first readable offset.
+    fn adopt(
+        &mut self,
+        snapshot: &Purged,
+        last: LogId,
+        now: TimestampMs,
+    ) -> Result<Offset, RaftError> {
+        let received = self
+            .received
+            .take()
+            .filter(|received| received.last == last && received.log.end == snapshot.start_offset)
+            .ok_or(RaftError::MissingEntry {
+                index: last.index(),
+            })?;
+        let purged = Purged {
+            log_start: snapshot.log_start.max(received.log.log_start),
+            ..snapshot.clone()
+        };
+        let (log_start, kept_from) = (purged.log_start, purged.kept_from());
+        let map = EntryMap::starting_after(purged).in_incarnation_of(&self.map);
+        let content = journal::content_of(&map);
+        let beside: [(&str, &[u8]); 1] = [(journal::FILE_NAME, &content)];
+        self.log.adopt(received.log, kept_from, &beside, now)?;
+        self.journal.was_replaced(content.len());
+        self.map = map;
+        Ok(log_start)
     }
 
     pub(super) fn rewrite_journal(&mut self) -> Result<(), RaftError> {

@@ -2,12 +2,13 @@
 //!
 //! Nodes are cut off from each other, both ways and one way, slowed down, stopped for a while,
 //! killed, restarted, and lose what their disks had not synced, one by one and all at once;
-//! leadership is handed over, the log start moves, voters are replaced; and all the while whoever
+//! leadership is handed over, the log start moves, voters are replaced, logs are compacted; and all the while whoever
 //! takes itself for the leader is written to. `invariants` says what must hold throughout.
 //!
 //! `ODRADEK_SIM_SEEDS=n` runs n seeds of each kind of cluster, beginning with `ODRADEK_SIM_FIRST`.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,24 +22,34 @@ const CLOCKED: Shape = Shape {
     voters: 3,
     spares: 0,
     detects: false,
+    compacts: false,
 };
 /// Three voters with failure detectors.
 const THREE: Shape = Shape {
     voters: 3,
     spares: 0,
     detects: true,
+    compacts: false,
 };
 /// Five voters with failure detectors.
 const FIVE: Shape = Shape {
     voters: 5,
     spares: 0,
     detects: true,
+    compacts: false,
 };
 /// Three voters that change places with two others.
 const MOVING: Shape = Shape {
     voters: 3,
     spares: 2,
     detects: true,
+    compacts: false,
+};
+
+/// The same, of replicas that compact their logs and have to be given records.
+const COMPACTING: Shape = Shape {
+    compacts: true,
+    ..MOVING
 };
 
 async fn step(cluster: &mut Cluster, shape: Shape) {
@@ -67,6 +78,7 @@ async fn step(cluster: &mut Cluster, shape: Shape) {
             }
         }
         88..90 => cluster.advance_log_start(),
+        90..100 if shape.compacts => cluster.compact(index),
         100..106 if shape.detects => cluster.network.freeze(one),
         106..116 if shape.detects => cluster.network.thaw(one),
         116..119 if shape.detects => cluster.kill(index, false).await,
@@ -84,7 +96,9 @@ async fn step(cluster: &mut Cluster, shape: Shape) {
     cluster.pass(Duration::from_millis(pause)).await;
 }
 
-type Outcome = (Vec<String>, BTreeMap<i64, (u64, Bytes)>, usize);
+/// What was done, what was shown, how many batches were acknowledged; and of a group that compacts,
+/// how often that was done, and records were given.
+type Outcome = (Vec<String>, BTreeMap<i64, (u64, Bytes)>, usize, [u64; 2]);
 
 async fn run(seed: u64, shape: Shape, steps: usize) -> Outcome {
     let mut cluster = Cluster::start(seed, shape).await;
@@ -95,12 +109,29 @@ async fn run(seed: u64, shape: Shape, steps: usize) -> Outcome {
     cluster.what_was_shown_stays();
     cluster.nothing_is_lost(&members);
     let acknowledged = cluster.acknowledged.lock().len();
-    (cluster.trace, cluster.seen, acknowledged)
+    let nodes = cluster.replicas.iter().filter_map(|it| it.group.as_ref());
+    let given = cluster.given + nodes.map(|group| group.transfers.opened()).sum::<u64>();
+    let compactions = cluster.compactions.load(Ordering::Relaxed);
+    (
+        cluster.trace,
+        cluster.seen,
+        acknowledged,
+        [compactions, given],
+    )
 }
 
 fn survives(shape: Shape, seeds: u64) {
+    // As much has to be written to a log that is to be compacted.
+    let steps = if shape.compacts { 300 } else { 120 };
     for_seeds(seeds, |seed| async move {
-        let (_, seen, acknowledged) = run(seed, shape, 120).await;
+        let (_, seen, acknowledged, [compactions, given]) = run(seed, shape, steps).await;
+        if shape.compacts {
+            eprintln!(
+                "seed {seed}: {acknowledged} acknowledged, {compactions} compactions, records given \
+                 {given} times"
+            );
+            return;
+        }
         eprintln!(
             "seed {seed}: {} batches shown, {acknowledged} acknowledged",
             seen.len()
@@ -126,6 +157,11 @@ fn five_voters_with_failure_detectors_lose_nothing_and_one_serves() {
 #[test]
 fn a_group_that_moves_between_nodes_loses_nothing_and_one_serves() {
     survives(MOVING, 16);
+}
+
+#[test]
+fn replicas_that_compact_their_logs_agree_on_the_newest_of_every_key_whatever_happens() {
+    survives(COMPACTING, 24);
 }
 
 #[test]

@@ -194,6 +194,32 @@ fn a_leader_that_offered_its_leadership_in_vain_offers_it_to_the_next() {
 }
 
 #[test]
+fn a_transfer_whose_caller_goes_away_leaves_no_group_without_a_leader_that_takes_batches() {
+    simulate(1, async {
+        let three = Three::start().await;
+        produce(&three.groups[0], 1).await.unwrap();
+        // The other hears of it much later, and whoever asked for it does not wait.
+        let much_later = Duration::from_secs(60);
+        three.network.delay(node(1), node(2), much_later);
+        let transfer = three.groups[0].transfer_leader(node(2));
+        let short = Duration::from_millis(50);
+        assert!(tokio::time::timeout(short, transfer).await.is_err());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let mut taken = false;
+            for group in three.groups.iter().filter(|group| group.holds_lease()) {
+                taken |= produce(group, 2).await.is_ok();
+            }
+            if taken {
+                break;
+            }
+            assert!(Instant::now() < deadline, "nobody takes a batch");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
 fn a_restarted_node_keeps_the_promises_that_it_has_forgotten() {
     simulate(1, async {
         let mut three = Three::start().await;
@@ -271,5 +297,25 @@ fn a_leader_whose_disk_fails_hands_over() {
         assert!(produce(&three.groups[0], 1).await.is_err());
         let (_, took) = three.successor_of(0).await;
         assert!(took <= Duration::from_millis(300), "{took:?}");
+    });
+}
+
+#[test]
+fn a_lease_that_was_lost_and_won_again_vouches_for_nothing_read_before() {
+    simulate(1, async {
+        let three = Three::start().await;
+        let first = three.groups[0].clone();
+        let epoch = first.leadership().epoch().unwrap();
+        // An answer is begun in this term, and the process is slow to make it.
+        assert!(first.holds_lease_in(epoch));
+        first.transfer_leader(node(2)).await.unwrap();
+        three.successor_of(0).await;
+        produce(&three.groups[1], 1).await.unwrap();
+        assert!(!first.holds_lease_in(epoch));
+        three.groups[1].transfer_leader(node(1)).await.unwrap();
+        three.successor_of(1).await;
+        assert!(first.holds_lease());
+        assert!(!first.holds_lease_in(epoch), "another has led in between");
+        assert!(first.holds_lease_in(first.leadership().epoch().unwrap()));
     });
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use odradek_protocol::ids::Offset;
 
-use super::batches;
 use super::cluster::Cluster;
+use super::{batches, keyed};
 use crate::{Group, Leadership};
 
 /// Between two looks at who holds the lease.
@@ -33,6 +33,7 @@ impl Cluster {
             .replicas
             .iter()
             .filter_map(|replica| Some((replica.id, replica.group.as_ref()?)))
+            .filter(|(_, group)| self.is_current(group))
             .collect();
         for (id, holder) in &groups {
             let Leadership::Leader { epoch, .. } = holder.leadership() else {
@@ -60,11 +61,12 @@ impl Cluster {
     /// *What was shown stays*: what a replica shows below its high watermark is the same on every
     /// replica, for ever.
     pub(super) fn what_was_shown_stays(&mut self) {
+        let compacts = self.compacts();
         for replica in &self.replicas {
             let Some(group) = &replica.group else {
                 continue;
             };
-            if group.offline_cause().is_some() {
+            if group.offline_cause().is_some() || !self.is_current(group) {
                 continue;
             }
             let offsets = group.offsets();
@@ -78,6 +80,17 @@ impl Cluster {
                 continue;
             }
             self.highest_watermark = self.highest_watermark.max(to.get());
+            if compacts {
+                for (offset, found) in keyed::records(group, from, to) {
+                    let before = self.history.entry(offset).or_insert(found);
+                    assert_eq!(
+                        *before, found,
+                        "offset {offset} on node {} changed its record",
+                        replica.id
+                    );
+                }
+                continue;
+            }
             for (base, found) in batches(group, from, to) {
                 let before = self.seen.entry(base).or_insert_with(|| found.clone());
                 assert_eq!(
@@ -94,6 +107,9 @@ impl Cluster {
     /// *nothing shown is lost* (a high watermark was never ahead of what a majority had on its
     /// disks), *no batch is stored twice*.
     pub(super) fn nothing_is_lost(&self, members: &[Arc<Group>]) {
+        if self.compacts() {
+            return self.the_newest_of_every_key_is_there(members);
+        }
         let from = members
             .iter()
             .map(|group| {
@@ -132,6 +148,33 @@ impl Cluster {
             let base = outcome.base_offset.get();
             let found = contents[0].get(&base).map(|(found, _)| found);
             assert_eq!(found, Some(id), "batch {id} was acknowledged at {base}");
+        }
+    }
+
+    /// After everything was mended, of a group that compacts: *the newest record of every key is
+    /// there*, on every replica and at its offset, if it was ever shown or acknowledged; and *nothing
+    /// that was deleted comes back to life*.
+    fn the_newest_of_every_key_is_there(&self, members: &[Arc<Group>]) {
+        let mut all = self.history.clone();
+        for (id, outcome) in self.acknowledged.lock().iter() {
+            let base = outcome.base_offset.get();
+            for (offset, record) in (base..).zip(keyed::records_of(*id)) {
+                let seen = *all.entry(offset).or_insert(record);
+                assert_eq!(seen, record, "batch {id} was acknowledged at {base}");
+            }
+        }
+        let from = members[0].offsets().log_start.get();
+        let end = members[0].offsets().log_end.get();
+        assert!(
+            end >= self.highest_watermark,
+            "the log ends at {end}, and {} was shown as committed",
+            self.highest_watermark
+        );
+        // What stood below the log start is gone, a record or its tombstone.
+        let mut expected = keyed::newest(&all);
+        expected.retain(|_, (offset, _)| *offset >= from);
+        for group in members {
+            assert_eq!(keyed::state(group), expected, "{:?}", group.offsets());
         }
     }
 }

@@ -5,10 +5,14 @@
 
 mod chaos;
 mod cluster;
+mod compacting;
 mod crash;
 mod failover;
 mod invariants;
+mod keyed;
 mod traps;
+mod unclean;
+mod unclean_chaos;
 mod wiped;
 
 use std::cell::Cell;
@@ -36,10 +40,7 @@ use crate::{
 const DATA_DIR: &str = "/data";
 
 fn key() -> GroupKey {
-    GroupKey {
-        topic_id: TopicId::from_bytes([7; 16]),
-        partition: PartitionIndex::new(0),
-    }
+    GroupKey::new(TopicId::from_bytes([7; 16]), PartitionIndex::new(0))
 }
 
 fn data_dir() -> &'static Path {
@@ -158,6 +159,8 @@ fn node_options(
         network,
     );
     options.clock = virtual_clock();
+    // Short, so that replicas are left behind.
+    options.transfers.hold = Duration::from_secs(1);
     Ok(options)
 }
 
@@ -168,6 +171,7 @@ fn group_spec(voters: &[i32]) -> GroupSpec {
         log_config: Arc::new(log_config()),
         voters: voters.iter().map(|id| NodeId::new(*id)).collect(),
         bootstrap: true,
+        succession: None,
     }
 }
 

@@ -8,6 +8,7 @@ use odradek_protocol::batch::BatchHeader;
 use odradek_protocol::ids::{NodeId, Offset};
 use odradek_storage::flush::Flusher;
 use odradek_storage::{LogDirHealth, SimDisk};
+use openraft::SnapshotMeta;
 use openraft::entry::RaftEntry;
 use openraft::network::{NetStreamAppend, RPCOption, RaftNetworkFactory};
 use openraft::storage::{RaftLogReader, RaftLogStorage};
@@ -23,13 +24,21 @@ use crate::log_store::LogStore;
 use crate::memory_network::MemoryNetwork;
 use crate::network::{Clients, NoNetwork};
 use crate::observer::NoObserver;
+use crate::rpc::{Snapshot, SnapshotOffer, SnapshotState};
 use crate::shared::Shared;
-use crate::types::{BatchCommand, Command, Entry, Payload, RaftIndex, Stamp, Vote, log_id};
+use crate::types::{
+    BatchCommand, Command, Entry, Membership, Payload, RaftIndex, Stamp, StoredMembership, Vote,
+    log_id,
+};
 use crate::votes::VoteFile;
 use crate::{Group, Leadership, RaftNode, open};
 
-/// A group's log without openraft on it.
+/// A group's log without openraft on it, of the only voter.
 fn bare_core(disk: &SimDisk) -> CoreHandle {
+    bare_core_of(disk, &[1])
+}
+
+fn bare_core_of(disk: &SimDisk, voters: &[i32]) -> CoreHandle {
     let shared_disk = disk.shared();
     shared_disk.create_dir_all(data_dir()).unwrap();
     shared_disk.sync_dir(std::path::Path::new("/")).unwrap();
@@ -37,7 +46,7 @@ fn bare_core(disk: &SimDisk) -> CoreHandle {
     let flusher = Arc::new(Flusher::inline(health.clone()));
     let votes = VoteFile::open(shared_disk.clone(), data_dir(), flusher.clone()).unwrap();
     let clock = virtual_clock();
-    let opened = open::open(shared_disk, health, &group_spec(&[1]), false, 1, clock()).unwrap();
+    let opened = open::open(shared_disk, health, &group_spec(voters), false, 1, clock()).unwrap();
     let shared = Shared::new(key(), 1, 100, Arc::new(NoObserver), None);
     let (housekeeper, _) = tokio::sync::mpsc::unbounded_channel();
     Core::new(
@@ -423,7 +432,7 @@ fn entries_below_the_log_start_that_another_leader_replaces_are_truncated() {
             last: Some(log_id(1, 2)),
             start_offset: Offset::new(2),
             log_start: Offset::new(3),
-            membership: core.last_membership(),
+            membership: core.applied_state().1,
         })
         .await
         .unwrap();
@@ -467,5 +476,57 @@ fn a_replica_that_missed_dropped_entries_starts_where_the_log_starts() {
             third.offsets() == leader.offsets()
         })
         .await;
+    });
+}
+
+fn members(voters: &[u64], learners: &[u64]) -> Membership {
+    Membership::new_with_defaults(vec![voters.iter().copied().collect()], learners.to_vec())
+}
+
+#[test]
+fn a_snapshot_replaces_a_tail_with_two_memberships_after_a_restart() {
+    simulate(1, async {
+        let disk = SimDisk::new();
+        let core = bare_core_of(&disk, &[1, 2, 3]);
+        let membership = |index, membership| Entry {
+            log_id: log_id(1, index),
+            payload: Payload::Membership(membership),
+        };
+        // The first membership was committed, which this replica has never heard.
+        let first = members(&[1, 2, 3], &[4]);
+        core.append(vec![
+            blank(1, 1),
+            membership(2, first.clone()),
+            membership(3, members(&[1, 2, 3], &[4, 5])),
+            data(1, 4, 0, batch(1)),
+            data(1, 5, 2, batch(1)),
+        ])
+        .await
+        .unwrap();
+        core.flush(core.flush_target()).await.unwrap();
+        core.votes
+            .save(key(), Vote::new_committed(1, 2))
+            .await
+            .unwrap();
+        drop(core);
+        let node = start_node(1, &disk, Arc::new(NoNetwork)).unwrap();
+        let group = open_group(&node, &[1, 2, 3]).await.unwrap();
+        let snapshot = Snapshot {
+            meta: SnapshotMeta {
+                last_log_id: Some(log_id(2, 5)),
+                last_membership: StoredMembership::new(Some(log_id(1, 2)), first),
+            },
+            snapshot: SnapshotState {
+                start_offset: Offset::new(7),
+                log_start: Offset::new(7),
+            },
+        };
+        let vote = Vote::new_committed(2, 3);
+        let reply = node.serve_snapshot(key(), SnapshotOffer { vote, snapshot });
+        assert_eq!(reply.await.unwrap().vote, vote);
+        assert_eq!(group.offsets().log_end.get(), 7);
+        assert!(group.membership().has(NodeId::new(4)));
+        assert!(!group.membership().has(NodeId::new(5)));
+        assert!(group.raft().with_raft_state(|_| ()).await.is_ok());
     });
 }

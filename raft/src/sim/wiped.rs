@@ -10,9 +10,12 @@ use odradek_storage::SimDisk;
 
 use super::failover::{Three, VOTERS, node};
 use super::{
-    data_dir, eventually, group_dir, group_spec, open_spec, produce, simulate, start_detecting_node,
+    data_dir, eventually, group_dir, group_spec, key, open_spec, produce, simulate,
+    start_detecting_node,
 };
-use crate::{Group, RaftError, RaftNode};
+use crate::rpc::VoteRequest;
+use crate::types::{Membership, Vote};
+use crate::{Group, GroupMembership, RaftError, RaftNode};
 
 /// Three voters with some batches, the third of which has been stopped.
 async fn without_the_third() -> Three {
@@ -166,4 +169,207 @@ fn a_leader_that_is_left_out_hands_over_to_a_voter() {
         assert!(!leader.leadership().is_ready_leader());
         produce(&three.groups[successor], 1).await.unwrap();
     });
+}
+
+/// A candidate that fails has the leader that was left out vote in a later term; the voters must
+/// hear nevertheless that it leads no more.
+#[test]
+fn a_leader_that_is_left_out_goes_on_offering_after_an_election_that_failed() {
+    simulate(1, async {
+        let three = Three::start().await;
+        let leader = three.groups[0].clone();
+        let term = leader.leadership().epoch().unwrap().get() as u64;
+        let others = BTreeSet::from([node(2), node(3)]);
+        let changing = leader.clone();
+        let wanted = others.clone();
+        tokio::spawn(async move { changing.change_voters(wanted).await });
+        while !leader.membership().is_settled_on(&others) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The first offer is lost.
+        three.network.cut(node(1), node(2));
+        three.network.cut(node(1), node(3));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let candidacy = VoteRequest::new(Vote::new(term + 1, 3), leader.core.last_log_id());
+        let reply = three.nodes[0].serve_vote(key(), candidacy, false).await;
+        assert!(reply.unwrap().vote_granted);
+        three.network.heal();
+        let (_, took) = three.successor_of(0).await;
+        assert!(took < Duration::from_secs(4), "{took:?}");
+    });
+}
+
+/// The third starts anew on an empty disk.
+async fn restart_empty(three: &mut Three) -> Arc<Group> {
+    three.disks[2] = SimDisk::new();
+    let (third, group) = restart(three, false).await.unwrap();
+    three.nodes[2] = third;
+    three.groups[2] = group.clone();
+    group
+}
+
+#[test]
+fn a_voter_that_lost_everything_is_taken_out_by_the_leader() {
+    simulate(1, async {
+        let mut three = without_the_third().await;
+        let leader = three.groups[0].clone();
+        let third = restart_empty(&mut three).await;
+        let all: BTreeSet<_> = VOTERS.into_iter().map(node).collect();
+        let groups = three.groups.clone();
+        eventually("it is a voter no more", &groups, || {
+            let left = BTreeSet::from([node(1), node(2)]);
+            leader.membership().is_settled_on(&left)
+        })
+        .await;
+        assert!(!third.is_whole());
+        assert_eq!(
+            third.offsets().log_end.get(),
+            0,
+            "nothing was taken from it"
+        );
+        let refused = leader.change_voters(all.clone()).await;
+        assert!(matches!(refused, Err(RaftError::MembershipRefused(_))));
+        leader.add_learner(node(3)).await.unwrap();
+        eventually("it is given the log again", &groups, || {
+            third.offsets() == leader.offsets()
+        })
+        .await;
+        leader.change_voters(all.clone()).await.unwrap();
+        assert!(leader.membership().is_settled_on(&all));
+        assert!(leader.lost_replicas().is_empty());
+        assert!(third.may_stand().await && third.is_whole());
+    });
+}
+
+/// What only the leader and the lost disk had must not be lost with the leader away.
+#[test]
+fn a_voter_that_lost_everything_elects_nobody_who_lacks_what_it_had_stored() {
+    simulate(1, async {
+        let mut three = Three::start().await;
+        produce(&three.groups[0], 1).await.unwrap();
+        three.network.cut(node(1), node(2));
+        three.network.cut(node(3), node(2));
+        let last = produce(&three.groups[0], 2).await.unwrap().last_offset;
+        for index in [0, 2] {
+            three.network.remove(node(VOTERS[index]));
+            three.nodes[index].abandon().await;
+        }
+        let third = restart_empty(&mut three).await;
+        three.network.heal();
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert!(!three.groups[1].leadership().is_ready_leader());
+            assert_eq!(third.offsets().log_end.get(), 0);
+        }
+        let (first, group) = three.start_node(1).await;
+        three.nodes[0] = first;
+        three.groups[0] = group;
+        let groups = three.groups.clone();
+        eventually("the one that has everything leads", &groups, || {
+            groups[0].holds_lease() && groups[1].offsets() == groups[0].offsets()
+        })
+        .await;
+        assert!(groups[1].offsets().high_watermark.offset() > last);
+    });
+}
+
+#[test]
+fn a_voter_that_comes_late_to_a_new_group_is_given_the_log_in_place() {
+    simulate(1, async {
+        let mut three = Three::start().await;
+        // It was never there: its disk is new, and nobody has heard of it.
+        three.network.remove(node(3));
+        three.nodes[2].abandon().await;
+        let (first, second) = (three.groups[0].clone(), three.groups[1].clone());
+        for index in [0, 1] {
+            three.network.remove(node(VOTERS[index]));
+            three.nodes[index].abandon().await;
+            three.disks[index] = SimDisk::new();
+        }
+        drop((first, second));
+        for index in [1, 0] {
+            let (node, group) = three.start_node(VOTERS[index]).await;
+            three.nodes[index] = node;
+            three.groups[index] = group;
+        }
+        let leader = three.groups[0].clone();
+        eventually("the first leads", &three.groups[..2], || {
+            leader.holds_lease()
+        })
+        .await;
+        produce(&leader, 1).await.unwrap();
+        let third = restart_empty(&mut three).await;
+        let groups = three.groups.clone();
+        eventually("the third has the log", &groups, || {
+            third.offsets() == leader.offsets()
+        })
+        .await;
+        assert!(leader.membership().voters.contains(&node(3)));
+        assert!(third.may_stand().await);
+    });
+}
+
+#[test]
+fn of_two_voters_one_that_lost_everything_is_given_it_in_place_whatever_was_restarted() {
+    simulate(1, async {
+        let network = crate::memory_network::MemoryNetwork::new();
+        network.break_streams_after(Duration::from_secs(1));
+        let disks = [SimDisk::new(), SimDisk::new()];
+        let start = async |disk: &SimDisk, id: i32, bootstrap: bool| {
+            let node = start_detecting_node(id, disk, &network).unwrap();
+            network.add(&node);
+            let mut spec = group_spec(&[1, 2]);
+            spec.bootstrap = bootstrap;
+            let group = open_spec(&node, spec).await.unwrap();
+            (node, group)
+        };
+        let (second_node, _second) = start(&disks[1], 2, true).await;
+        let (first_node, first) = start(&disks[0], 1, true).await;
+        eventually("the first leads", std::slice::from_ref(&first), || {
+            first.holds_lease()
+        })
+        .await;
+        for id in 1..40 {
+            produce(&first, id).await.unwrap();
+        }
+        let end = first.offsets().log_end;
+        for (id, stopped) in [(1, first_node), (2, second_node)] {
+            network.remove(node(id));
+            stopped.abandon().await;
+        }
+        let empty = SimDisk::new();
+        let (_second_node, second) = start(&empty, 2, false).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(second.offsets().log_end.get(), 0);
+        let (_first_node, first) = start(&disks[0], 1, true).await;
+        let groups = [first.clone(), second.clone()];
+        eventually("both have all", &groups, || {
+            first.holds_lease() && second.offsets() == first.offsets()
+        })
+        .await;
+        assert_eq!(second.offsets().log_end, end);
+        produce(&first, 100).await.unwrap();
+        assert!(second.may_stand().await);
+        // And it may take over.
+        first.transfer_leader(node(2)).await.unwrap();
+        eventually("the second leads", &groups, || second.holds_lease()).await;
+        produce(&second, 101).await.unwrap();
+    });
+}
+
+/// A voter that was left behind by a move must not clear anybody, however few voters it knows of.
+#[test]
+fn who_clears_in_place_is_in_every_majority_now_and_after_the_change() {
+    let needs = |configs: &[&[u64]], id: i32| {
+        let sets = configs.iter().map(|set| set.iter().copied().collect());
+        let membership = Membership::new_with_defaults(sets.collect(), []);
+        GroupMembership::of(&membership, true).needs(node(id))
+    };
+    assert!(needs(&[&[1]], 1));
+    assert!(needs(&[&[1, 2]], 1));
+    assert!(needs(&[&[1, 2], &[1, 3]], 1));
+    assert!(!needs(&[&[1, 2], &[1, 3]], 2));
+    assert!(!needs(&[&[2, 3], &[1, 4]], 2), "1 and 4 go on without it");
+    assert!(!needs(&[&[1, 2, 3]], 1));
+    assert!(!needs(&[&[1, 2]], 3));
 }

@@ -22,10 +22,10 @@ use tokio::sync::oneshot;
 
 /// A group of topic `topic`.
 pub fn key(topic: u8, partition: i32) -> GroupKey {
-    GroupKey {
-        topic_id: TopicId::from_bytes([topic; 16]),
-        partition: PartitionIndex::new(partition),
-    }
+    GroupKey::new(
+        TopicId::from_bytes([topic; 16]),
+        PartitionIndex::new(partition),
+    )
 }
 
 /// A batch of `records` records that all hold `value`.
@@ -109,6 +109,7 @@ pub fn lone_spec(key: GroupKey, data_dir: &Path, config: LogConfig) -> GroupSpec
         log_config: Arc::new(config),
         voters: vec![NodeId::new(1)],
         bootstrap: true,
+        succession: None,
     }
 }
 

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use odradek_protocol::batch::BatchHeader;
-use odradek_protocol::ids::Offset;
-use odradek_protocol::records::{RecordView, RecordWalker, Rewritten, emptied, expand, rewrite};
+use odradek_protocol::ids::{Offset, TimestampMs};
+use odradek_protocol::records::{
+    NewHorizon, RecordView, RecordWalker, Rewritten, emptied, expand, rewrite,
+};
 
 use super::key_map::KeyMap;
 use super::output::Output;
@@ -64,6 +66,7 @@ impl Compaction {
         match outcome {
             Ok((segments, clean_end)) => Ok(Some(Compacted {
                 segments,
+                cuts: self.cuts,
                 clean_end,
                 stats: run.stats,
             })),
@@ -214,6 +217,7 @@ impl Run<'_> {
                 &compaction.disk,
                 &compaction.dir,
                 base,
+                CLEANED_SUFFIX,
                 compaction.log_config.index_interval_bytes,
             )?;
             for segment in &replaces {
@@ -242,7 +246,7 @@ impl Run<'_> {
     fn copy(
         &mut self,
         map: &KeyMap,
-        output: &mut Output<'_>,
+        output: &mut Output,
         segment: &Segment,
         header: &BatchHeader,
         batch: &[u8],
@@ -282,33 +286,28 @@ impl Run<'_> {
             )
         };
         let max_bytes = compaction.log_config.max_decompressed_bytes;
-        let needs_horizon = !header.attributes.has_delete_horizon()
-            && !discard_all
-            && if is_marker {
-                decides_nothing
-            } else {
-                has_tombstone(header, batch, max_bytes, stays).map_err(malformed)?
-            };
         let retention = i64::try_from(compaction.config.delete_retention_ms).unwrap_or(i64::MAX);
-        let horizon = needs_horizon
-            .then(|| odradek_protocol::ids::TimestampMs::new(now.get().saturating_add(retention)));
-        let mut kept = 0;
-        let rewritten = rewrite(header, batch, max_bytes, horizon, |record| {
-            let stays = stays(record);
-            kept += u64::from(stays);
-            stays
-        })
-        .map_err(malformed)?;
-        self.stats.records_kept += kept;
-        self.stats.records_dropped += u64::try_from(header.record_count).unwrap_or(0) - kept;
-        match rewritten {
-            Rewritten::Unchanged => output.push(header, batch)?,
+        let horizon = TimestampMs::new(now.get().saturating_add(retention));
+        let horizon = match (is_marker, decides_nothing) {
+            (true, true) => NewHorizon::Set(horizon),
+            (true, false) => NewHorizon::Never,
+            (false, _) => NewHorizon::IfTombstone(horizon),
+        };
+        let rewritten = rewrite(header, batch, max_bytes, horizon, stays).map_err(malformed)?;
+        let records = u64::try_from(header.record_count).unwrap_or(0);
+        let kept = match rewritten {
+            Rewritten::Unchanged => {
+                output.push(header, batch)?;
+                records
+            }
             Rewritten::Changed(bytes) => push(output, segment, &bytes)?,
             Rewritten::Emptied if self.is_last_of_producer(header) => {
-                push(output, segment, &emptied(header).map_err(malformed)?)?;
+                push(output, segment, &emptied(header).map_err(malformed)?)?
             }
-            Rewritten::Emptied => {}
-        }
+            Rewritten::Emptied => 0,
+        };
+        self.stats.records_kept += kept;
+        self.stats.records_dropped += records - kept;
         Ok(())
     }
 
@@ -326,27 +325,12 @@ impl Run<'_> {
     }
 }
 
-fn push(output: &mut Output<'_>, segment: &Segment, batch: &[u8]) -> Result<(), StorageError> {
+/// Returns how many records the batch has.
+fn push(output: &mut Output, segment: &Segment, batch: &[u8]) -> Result<u64, StorageError> {
     let header = BatchHeader::parse(batch)
         .map_err(|error| StorageError::corrupt(segment.log.path(), 0, error.to_string()))?;
-    output.push(&header, batch)
-}
-
-/// Whether a record that stays is a tombstone.
-fn has_tombstone(
-    header: &BatchHeader,
-    batch: &[u8],
-    max_bytes: usize,
-    stays: impl Fn(&RecordView<'_>) -> bool,
-) -> Result<bool, odradek_protocol::batch::BatchError> {
-    let records = expand(header, batch, max_bytes)?;
-    for record in RecordWalker::new(&records, header.record_count) {
-        let record = record?;
-        if record.value.is_none() && stays(&record) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    output.push(&header, batch)?;
+    Ok(u64::try_from(header.record_count).unwrap_or(0))
 }
 
 fn role(txns: &mut Transactions, header: &BatchHeader, batch: &[u8]) -> Role {

@@ -15,9 +15,10 @@
 //! Absent on purpose: threads, throttling and the choice among logs; the layer above paces a run
 //! and may end it at any batch.
 
+pub(crate) mod clean_end;
 mod cleaner;
 mod key_map;
-mod output;
+pub(crate) mod output;
 mod plan;
 pub(crate) mod swap;
 mod transactions;
@@ -60,11 +61,14 @@ pub struct Compaction {
     aborted: Vec<AbortedTxn>,
     last_batches: HashMap<ProducerId, LastBatch>,
     now: TimestampMs,
+    /// How often the log had been cut by then.
+    cuts: u64,
 }
 
 /// New segments that wait to take the place of old ones.
 pub struct Compacted {
     segments: Vec<NewSegment>,
+    cuts: u64,
     /// Everything below is compacted now; the next compaction begins here.
     pub clean_end: Offset,
     /// What was done.
@@ -153,6 +157,7 @@ impl Log {
             aborted,
             last_batches,
             now,
+            cuts: self.cuts,
         }))
     }
 
@@ -165,13 +170,29 @@ impl Log {
     ) -> Result<(), StorageError> {
         self.health.check()?;
         let health = self.health.clone();
+        let mut all = compacted.cuts == self.cuts;
         for segment in compacted.segments {
-            health.guard(self.replace(segment, now))?;
+            all &= health.guard(self.replace(segment, now))?;
         }
+        match all && compacted.clean_end > self.clean_end {
+            true => health.guard(self.set_clean_end(compacted.clean_end)),
+            false => Ok(()),
+        }
+    }
+
+    /// Where the last compaction ended: everything below has been compacted.
+    pub fn clean_end(&self) -> Offset {
+        self.clean_end
+    }
+
+    pub(crate) fn set_clean_end(&mut self, end: Offset) -> Result<(), StorageError> {
+        clean_end::write(self.disk.as_ref(), &self.dir, end)?;
+        self.clean_end = end;
         Ok(())
     }
 
-    fn replace(&mut self, new: NewSegment, now: TimestampMs) -> Result<(), StorageError> {
+    /// Returns whether the new segment took its place.
+    fn replace(&mut self, new: NewSegment, now: TimestampMs) -> Result<bool, StorageError> {
         let segments = self.shared.segments.load_full();
         let at = segments.iter().position(|segment| {
             new.replaces
@@ -185,7 +206,7 @@ impl Log {
                 && present.zip(&new.replaces).all(|(a, b)| Arc::ptr_eq(a, b))
         });
         let Some(at) = at.filter(|_| is_current) else {
-            return cleaner::discard(self.disk.as_ref(), &self.dir, new.base);
+            return cleaner::discard(self.disk.as_ref(), &self.dir, new.base).map(|()| false);
         };
         // Whoever still reads an old segment keeps its descriptor: its name is about to mean
         // another file.
@@ -218,7 +239,7 @@ impl Log {
         let mut replaced = segments.as_ref().clone();
         replaced.splice(at..at + new.replaces.len(), [Arc::new(segment)]);
         self.shared.segments.store(Arc::new(replaced));
-        Ok(())
+        Ok(true)
     }
 
     /// Has the next opening accept gaps between offsets; durable with the first new segment.

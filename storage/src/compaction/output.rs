@@ -1,12 +1,13 @@
-//! The segment that compaction writes.
+//! A segment that is written as a whole, beside the log: by compaction, or out of what another
+//! replica gives.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use odradek_protocol::batch::BatchHeader;
 use odradek_protocol::ids::Offset;
 
-use super::swap::{CLEANED_SUFFIX, staged};
+use super::swap::staged;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::StorageError;
 use crate::file_names::{LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX};
@@ -17,12 +18,13 @@ use crate::txn_index::AbortedTxn;
 /// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// A segment whose files have the suffix `.cleaned`. Nothing of it is durable before
-/// [`Output::finish`] has returned.
-pub(super) struct Output<'a> {
-    disk: &'a Arc<dyn Disk>,
-    dir: &'a Path,
+/// A segment whose files have a suffix of their own, the *stage*. Nothing of it is durable before
+/// [`Output::finish`] has returned, and its names are not even then.
+pub(crate) struct Output {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
     base: Offset,
+    stage: &'static str,
     log: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     written: u64,
@@ -32,18 +34,20 @@ pub(super) struct Output<'a> {
     aborted: Vec<AbortedTxn>,
 }
 
-impl<'a> Output<'a> {
+impl Output {
     pub fn create(
-        disk: &'a Arc<dyn Disk>,
-        dir: &'a Path,
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
         base: Offset,
+        stage: &'static str,
         interval_bytes: u32,
     ) -> Result<Self, StorageError> {
         Ok(Self {
-            log: create(disk, dir, base, LOG_SUFFIX)?,
-            disk,
-            dir,
+            log: create(disk, &staged(dir, base, LOG_SUFFIX, stage))?,
+            disk: Arc::clone(disk),
+            dir: dir.to_path_buf(),
             base,
+            stage,
             buffer: Vec::new(),
             written: 0,
             index: IndexBuilder::new(base),
@@ -84,9 +88,12 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
+    fn path(&self, suffix: &str) -> PathBuf {
+        staged(&self.dir, self.base, suffix, self.stage)
+    }
+
     fn failed(&self, action: &'static str, suffix: &str, error: std::io::Error) -> StorageError {
-        let path = staged(self.dir, self.base, suffix, CLEANED_SUFFIX);
-        StorageError::io(action, &path, error)
+        StorageError::io(action, &self.path(suffix), error)
     }
 
     /// Writes what is left and the indexes, and makes all of it durable but the names. Returns the
@@ -122,21 +129,15 @@ impl<'a> Output<'a> {
     }
 
     fn write_file(&self, suffix: &str, content: &[u8]) -> Result<(), StorageError> {
-        let file = create(self.disk, self.dir, self.base, suffix)?;
+        let file = create(&self.disk, &self.path(suffix))?;
         file.write_at(content, 0)
             .and_then(|()| file.sync_data())
             .map_err(|error| self.failed("write", suffix, error))
     }
 }
 
-fn create(
-    disk: &Arc<dyn Disk>,
-    dir: &Path,
-    base: Offset,
-    suffix: &str,
-) -> Result<Arc<dyn DiskFile>, StorageError> {
-    let path = staged(dir, base, suffix, CLEANED_SUFFIX);
-    disk.open(&path, OpenMode::Create)
+fn create(disk: &Arc<dyn Disk>, path: &Path) -> Result<Arc<dyn DiskFile>, StorageError> {
+    disk.open(path, OpenMode::Create)
         .and_then(|file| file.set_len(0).map(|()| file))
-        .map_err(|error| StorageError::io("create", &path, error))
+        .map_err(|error| StorageError::io("create", path, error))
 }

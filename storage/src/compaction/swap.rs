@@ -27,11 +27,11 @@ pub(crate) const SWAP_SUFFIX: &str = ".swap";
 
 /// What a segment has beside its log. A new one has all three, the last perhaps empty, so that a
 /// file of the old segment is never taken for one of the new.
-pub(super) const ALL_BUT_LOG: [&str; 3] =
+pub(crate) const ALL_BUT_LOG: [&str; 3] =
     [OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX];
 
 /// `<dir>/<offset><suffix><stage>`.
-pub(super) fn staged(dir: &Path, base: Offset, suffix: &str, stage: &str) -> PathBuf {
+pub(crate) fn staged(dir: &Path, base: Offset, suffix: &str, stage: &str) -> PathBuf {
     with_suffix(&offset_file(dir, base, suffix), stage)
 }
 
@@ -72,7 +72,7 @@ fn rename(
     }
 }
 
-pub(super) fn sync_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+pub(crate) fn sync_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
     disk.sync_dir(dir)
         .map_err(|error| StorageError::io("sync", dir, error))
 }

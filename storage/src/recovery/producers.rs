@@ -84,7 +84,9 @@ impl Log {
             }
         }
         states.on_log_start(self.log_start());
-        *self.shared.producers.lock() = states;
+        let mut shared = self.shared.producers.lock();
+        states.hold_back_as_before(&shared, log_end);
+        *shared = states;
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::groups::messages::{
     GroupDescription, GroupListing, JoinedMember, MemberDescription, MemberProtocol,
 };
 use crate::groups::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
-use crate::groups::records::{GroupMetadata, GroupRecord};
+use crate::groups::records::{GroupMetadata, GroupRecord, MemberMetadata};
 
 /// The kind of protocol whose subscriptions name topics.
 const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
@@ -119,10 +119,48 @@ impl ClassicGroup {
         group
     }
 
+    /// A stable group of consumers with these members, each with what it supports; what it brings for
+    /// the chosen protocol is taken from there.
+    pub fn of_consumers(
+        id: GroupId,
+        generation: GenerationId,
+        members: Vec<(MemberMetadata, Vec<MemberProtocol>)>,
+        now: TimestampMs,
+        memory: &Arc<MemberMemory>,
+    ) -> Self {
+        let mut group = Self::new(id, now);
+        group.generation = generation;
+        group.protocol_type = Some(CONSUMER_PROTOCOL_TYPE.to_owned());
+        for (metadata, protocols) in members {
+            let mut member = Member::from_record(&metadata, None, memory);
+            member.set_protocols(protocols);
+            group.insert(member);
+        }
+        group.protocol = group.select_protocol();
+        group.state = State::Stable;
+        group.subscribed = group.compute_subscribed();
+        group
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &GroupId {
+        &self.id
+    }
+
+    /// What a member supports, the preferred first.
+    pub fn protocols_of(&self, member: &MemberId) -> &[MemberProtocol] {
+        self.members.get(member).map_or(&[], Member::protocols)
+    }
+
     /// The record of the group as it stands.
     pub fn to_record(&self) -> GroupRecord {
+        GroupRecord::Group(self.id.clone(), Some(self.metadata()))
+    }
+
+    /// The value of that record.
+    pub fn metadata(&self) -> GroupMetadata {
         let protocol = self.protocol.as_deref();
-        let metadata = GroupMetadata {
+        GroupMetadata {
             protocol_type: self.protocol_type.clone().unwrap_or_default(),
             generation: self.generation,
             protocol: self.protocol.clone(),
@@ -133,8 +171,7 @@ impl ClassicGroup {
                 .values()
                 .map(|member| member.to_record(protocol))
                 .collect(),
-        };
-        GroupRecord::Group(self.id.clone(), Some(metadata))
+        }
     }
 
     /// Whether the group has nobody, not even a member that is about to join.
@@ -174,6 +211,7 @@ impl ClassicGroup {
             group: self.id.clone(),
             protocol_type: self.protocol_type.clone().unwrap_or_default(),
             state: self.state_name(),
+            kind: crate::groups::group::KIND_CLASSIC,
         }
     }
 

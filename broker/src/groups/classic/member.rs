@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::groups::effects::RequestToken;
+use crate::coordinator::effects::RequestToken;
 use crate::groups::member_memory::{MemberMemory, Share};
 use crate::groups::messages::{JoinRequest, MemberDescription, MemberProtocol};
 use crate::groups::names::{InstanceId, MemberId};

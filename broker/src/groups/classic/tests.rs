@@ -663,7 +663,7 @@ fn an_assignment_too_large_for_a_record_is_refused_and_nothing_is_written() {
 fn static_join(
     bench: &mut Bench,
     instance: &str,
-) -> (MemberId, crate::groups::effects::RequestToken) {
+) -> (MemberId, crate::coordinator::effects::RequestToken) {
     let mut request = bench.join_request(&nobody());
     request.instance = Some(InstanceId::new(instance));
     let fresh = request.fresh_member.clone();

@@ -11,8 +11,9 @@ use odradek_protocol::ids::TimestampMs;
 
 use super::group::{ClassicGroup, InitialDelay, State};
 use super::member::{Member, bytes_of_join, bytes_of_pending};
+use crate::coordinator::LogRecord as _;
+use crate::coordinator::effects::RequestToken;
 use crate::groups::config::CoordinatorConfig;
-use crate::groups::effects::RequestToken;
 use crate::groups::error::GroupError;
 use crate::groups::member_memory::Share;
 use crate::groups::messages::{
@@ -20,7 +21,6 @@ use crate::groups::messages::{
     LeavingMember, SyncReply, SyncRequest,
 };
 use crate::groups::names::MemberId;
-use crate::groups::runtime::LogRecord as _;
 
 /// How long a new member may wait for its first generation. It sends no heartbeats yet, and a
 /// client that gave up leaves no other trace than this.
@@ -320,7 +320,7 @@ impl ClassicGroup {
         }
     }
 
-    fn prepare_rebalance(&mut self, cx: &mut Context<'_>, reason: &str) {
+    pub(in crate::groups) fn prepare_rebalance(&mut self, cx: &mut Context<'_>, reason: &str) {
         tracing::info!(
             group = %self.id, generation = %self.generation, state = self.state_name(), reason,
             "rebalance begins"
@@ -729,12 +729,45 @@ impl ClassicGroup {
         }
     }
 
+    /// Whether offsets may be committed in a transaction. Old clients say nothing of members.
+    pub(in crate::groups) fn check_transactional_commit(
+        &self,
+        request: &CommitRequest,
+    ) -> Result<(), GroupError> {
+        let outside = request.generation.get() < 0;
+        let says_nothing = outside && request.member.is_empty() && request.instance.is_none();
+        if says_nothing || (outside && self.is_empty()) {
+            return Ok(());
+        }
+        self.check_member(&request.member, request.instance.as_ref())?;
+        if request.generation != self.generation {
+            return Err(GroupError::IllegalGeneration);
+        }
+        Ok(())
+    }
+
     /// Takes out a member and answers what it waits for; a client that is still there joins anew.
     fn remove(&mut self, member: &MemberId, cx: &mut Context<'_>) {
         if let Some(mut removed) = self.take(member) {
             let none = MemberId::new("");
             answer_waits(&mut removed, GroupError::UnknownMember, &none, cx);
         }
+    }
+
+    /// The group is becoming a consumer group: whoever waits for it has to join anew, and its timers
+    /// are no longer its own.
+    pub(in crate::groups) fn dissolve(&mut self, cx: &mut Context<'_>) {
+        for member in self.members.values_mut() {
+            let id = member.id.clone();
+            answer_waits(member, GroupError::RebalanceInProgress, &id, cx);
+        }
+        self.awaiting_join = 0;
+        for member in self.members.keys() {
+            cx.effects.cancel_timer(self.session_timer(member));
+        }
+        cx.effects.cancel_timer(self.join_timer());
+        cx.effects.cancel_timer(self.sync_timer());
+        self.dismiss(cx);
     }
 
     /// The empty group is going away; whoever was given an id will find it unknown.

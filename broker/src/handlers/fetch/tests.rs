@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::fetch_service::FetchLimits;
-use crate::partition::AppendOptions;
+use crate::partition::{AppendOptions, Verification};
 use crate::partitions::fixture::{Fixture, abort_marker, batch, topic_id, transactional_batch};
 
 const VERSION: i16 = 18;
@@ -19,6 +19,7 @@ const CLIENT: AppendOptions = AppendOptions {
     wants_append: false,
     wants_in_sync: true,
     epoch: None,
+    verification: Verification::Off,
 };
 
 struct Bench {

@@ -40,7 +40,15 @@ fn request(acks: i16, batches: Vec<(i32, Option<Bytes>)>) -> ProduceRequest {
 }
 
 async fn answer(fixture: &Fixture, version: i16, request: ProduceRequest) -> ProduceResponse {
-    match produce(&fixture.manager, brokers(), version, request).await {
+    match produce(
+        &fixture.manager,
+        None,
+        brokers(),
+        (version, Writer::Client),
+        request,
+    )
+    .await
+    {
         Reply::Now(response) => response,
         Reply::Later(response) => response.await,
         Reply::Silent | Reply::Close => panic!("an answer is owed"),
@@ -101,6 +109,28 @@ async fn of_a_partition_named_twice_the_last_batch_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_are_not_taken_are_answered_in_their_places_among_those_that_are() {
+    let fixture = bench().await;
+    let unknown = |from: i32| (from..from + 50_000).map(|index| (index, None));
+    let mut batches: Vec<_> = unknown(2).collect();
+    batches.push((1, Some(batch(3))));
+    batches.extend(unknown(60_000));
+    batches.push((0, Some(batch(2))));
+    let asked: Vec<i32> = batches.iter().map(|(index, _)| *index).collect();
+    let response = answer(&fixture, 12, request(-1, batches)).await;
+    let rows = rows(&response);
+    let answered: Vec<i32> = rows.iter().map(|(index, ..)| *index).collect();
+    assert!(answered == asked, "a row has lost its place");
+    for (index, code, offset) in rows {
+        let expected = match index {
+            0 | 1 => (ErrorCode::None, 0),
+            _ => (ErrorCode::UnknownTopicOrPartition, -1),
+        };
+        assert_eq!((code, offset), expected, "partition {index}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn topics_are_named_by_id_from_version_13_on() {
     let fixture = bench().await;
     let response = answer(&fixture, 13, request(-1, vec![(0, Some(batch(1)))])).await;
@@ -129,16 +159,18 @@ async fn without_acks_nothing_is_answered_and_a_refusal_closes_the_connection() 
     let fixture = bench().await;
     let taken = produce(
         &fixture.manager,
+        None,
         brokers(),
-        9,
+        (9, Writer::Client),
         request(0, vec![(0, Some(batch(1)))]),
     )
     .await;
     assert!(matches!(taken, Reply::Silent));
     let refused = produce(
         &fixture.manager,
+        None,
         brokers(),
-        9,
+        (9, Writer::Client),
         request(0, vec![(9, Some(batch(1)))]),
     )
     .await;
@@ -152,8 +184,9 @@ async fn requests_of_one_connection_overlap_and_a_duplicate_gets_the_first_offse
         let batch = producer_batch(5, 0, first, 1);
         produce(
             &fixture.manager,
+            None,
             brokers(),
-            9,
+            (9, Writer::Client),
             request(-1, vec![(0, Some(batch))]),
         )
     };

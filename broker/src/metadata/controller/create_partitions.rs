@@ -1,6 +1,6 @@
 //! More partitions for topics that exist.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
 
@@ -40,6 +40,7 @@ pub type GrowthOutcome = (String, Result<Grown, Refusal>);
 pub fn create_partitions(
     image: &MetadataImage,
     topics: &[MorePartitions],
+    silent: &BTreeSet<NodeId>,
 ) -> (Vec<MetadataRecord>, Vec<GrowthOutcome>) {
     let mut seen = HashSet::new();
     let duplicates: HashSet<&str> = topics
@@ -73,7 +74,7 @@ pub fn create_partitions(
         let outcome = if additional > MAX_PARTITIONS_PER_REQUEST {
             Err(Refusal::TooManyAdditionalPartitions)
         } else {
-            grow(image, topic, &mut records)
+            grow(image, topic, silent, &mut records)
         };
         outcomes.push((topic.name.clone(), outcome));
     }
@@ -83,6 +84,7 @@ pub fn create_partitions(
 fn grow(
     image: &MetadataImage,
     wanted: &MorePartitions,
+    silent: &BTreeSet<NodeId>,
     records: &mut Vec<MetadataRecord>,
 ) -> Result<Grown, Refusal> {
     let topic = image.topic(&wanted.name).ok_or(Refusal::UnknownTopic)?;
@@ -115,7 +117,7 @@ fn grow(
             }
             assignments.clone()
         }
-        None => placement::place(image, current, additional, replication_factor)?,
+        None => placement::place(image, silent, current, additional, replication_factor)?,
     };
     records.extend(new_partitions(image, topic.id, first, replicas));
     Ok(Grown {
@@ -159,7 +161,8 @@ mod tests {
     #[test]
     fn new_partitions_follow_the_old_ones() {
         let mut image = image();
-        let (records, outcomes) = create_partitions(&image, &[more("t", 5, None)]);
+        let (records, outcomes) =
+            create_partitions(&image, &[more("t", 5, None)], &BTreeSet::new());
         assert_eq!(outcomes[0].1.as_ref().map(|grown| grown.partitions), Ok(5));
         apply(&mut image, &records);
         assert_eq!(
@@ -204,7 +207,7 @@ mod tests {
                 "Excessively large number of additional partitions per request.",
             ),
         ] {
-            let (records, outcomes) = create_partitions(&image(), &[wanted]);
+            let (records, outcomes) = create_partitions(&image(), &[wanted], &BTreeSet::new());
             assert!(records.is_empty());
             let refusal = outcomes[0].1.clone().expect_err("refused");
             assert_eq!(
@@ -212,7 +215,7 @@ mod tests {
                 (code, message)
             );
         }
-        let (_, outcomes) = create_partitions(&image(), &[more("none", 1, None)]);
+        let (_, outcomes) = create_partitions(&image(), &[more("none", 1, None)], &BTreeSet::new());
         assert_eq!(outcomes[0].1, Err(Refusal::UnknownTopic));
     }
 
@@ -221,6 +224,7 @@ mod tests {
         let (records, outcomes) = create_partitions(
             &image(),
             &[more("t", 4, None), more("x", 4, None), more("t", 5, None)],
+            &BTreeSet::new(),
         );
         assert!(records.is_empty());
         assert_eq!(

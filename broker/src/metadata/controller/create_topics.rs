@@ -1,6 +1,6 @@
 //! Creation of topics.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
 
@@ -31,6 +31,8 @@ pub struct CreationRules<'a> {
     pub default_partitions: i32,
     /// `default.replication.factor`.
     pub default_replication_factor: i16,
+    /// Brokers that do not answer at this moment.
+    pub silent: BTreeSet<NodeId>,
     /// Checks the settings of a topic and gives them in the form in which they are kept, or says
     /// what is wrong with them.
     pub check_configs: &'a dyn Fn(&ConfigMap) -> Result<ConfigMap, String>,
@@ -68,7 +70,8 @@ pub fn create_topics(
             .collect();
         return (Vec::new(), refused);
     }
-    let mut taken = collision_keys(image, topics);
+    // Names of this request, by what they collide on.
+    let mut taken = HashMap::new();
     let mut records = Vec::new();
     let mut outcomes = Vec::new();
     for topic in topics {
@@ -121,24 +124,6 @@ fn total_partitions(topics: &[NewTopic], rules: &CreationRules<'_>) -> usize {
         .fold(0, usize::saturating_add)
 }
 
-/// Names that exist, by what they collide on; empty when no new name can collide.
-fn collision_keys(image: &MetadataImage, topics: &[NewTopic]) -> HashMap<String, String> {
-    if !topics
-        .iter()
-        .any(|topic| topic_name::has_collision_chars(&topic.name))
-    {
-        return HashMap::new();
-    }
-    image
-        .topics()
-        .filter(|topic| topic_name::has_collision_chars(&topic.name))
-        .map(|topic| {
-            let key = topic_name::collision_key(&topic.name).into_owned();
-            (key, topic.name.to_string())
-        })
-        .collect()
-}
-
 fn create_topic(
     image: &MetadataImage,
     topic: &NewTopic,
@@ -154,11 +139,11 @@ fn create_topic(
         return Err(Refusal::TopicExists(topic.name.clone()));
     }
     if topic_name::has_collision_chars(&topic.name)
-        && let Some(existing) = taken.get(&*topic_name::collision_key(&topic.name))
+        && let Some(existing) = colliding(image, taken, &topic.name)
     {
         return Err(Refusal::NameCollision {
             name: topic.name.clone(),
-            existing: existing.clone(),
+            existing,
         });
     }
     let configs = own_configs(topic)?;
@@ -186,6 +171,13 @@ fn create_topic(
     }));
     records.extend(new_partitions(image, topic_id, 0, replicas));
     Ok((created, records))
+}
+
+/// The name that a new one collides with: one that exists, or one of the same request.
+fn colliding(image: &MetadataImage, taken: &HashMap<String, String>, name: &str) -> Option<String> {
+    let key = topic_name::collision_key(name);
+    let existing = image.topic_colliding_on(&key).map(|name| name.to_string());
+    existing.or_else(|| taken.get(&*key).cloned())
 }
 
 fn own_configs(topic: &NewTopic) -> Result<ConfigMap, Refusal> {
@@ -231,7 +223,7 @@ fn replicas(
     let count = usize::try_from(partitions).map_err(|_| Refusal::PartitionsNotPositive)?;
     let replication_factor =
         usize::try_from(replication_factor).map_err(|_| Refusal::ReplicationFactorNotPositive)?;
-    placement::place(image, 0, count, replication_factor).map_err(|cause| {
+    placement::place(image, &rules.silent, 0, count, replication_factor).map_err(|cause| {
         Refusal::CannotReplicate {
             replication_factor,
             cause: Box::new(cause),
@@ -294,6 +286,7 @@ pub(super) fn new_partitions(
             leader_epoch: LeaderEpoch::new(0),
             partition_epoch: 0,
             directories,
+            begun: None,
         })
     })
 }
@@ -341,6 +334,7 @@ mod tests {
         let rules = CreationRules {
             default_partitions: 3,
             default_replication_factor: 1,
+            silent: BTreeSet::new(),
             check_configs: &known_config,
         };
         create_topics(image, topics, &rules, topic_ids())

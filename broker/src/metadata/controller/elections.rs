@@ -7,7 +7,7 @@ use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
 use odradek_raft::GroupKey;
 
-use super::super::image::{MetadataImage, PartitionState};
+use super::super::image::MetadataImage;
 use super::super::placement;
 
 /// A leadership that is to be handed over.
@@ -30,19 +30,20 @@ pub fn elect_preferred(
     topic_id: TopicId,
     partition: PartitionIndex,
 ) -> Result<HandOver, ErrorCode> {
-    let state = image
+    let topic = image
         .topic_by_id(topic_id)
-        .and_then(|topic| topic.partition(partition))
         .ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let preferred = preferred(state).ok_or(ErrorCode::PreferredLeaderNotAvailable)?;
+    let state = topic
+        .partition(partition)
+        .ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let preferred = state
+        .preferred_leader()
+        .ok_or(ErrorCode::PreferredLeaderNotAvailable)?;
     match state.leader {
         Some(leader) if leader == preferred => Err(ErrorCode::ElectionNotNeeded),
         Some(from) if placement::is_active(image, preferred) && state.isr.contains(&preferred) => {
             Ok(HandOver {
-                group: GroupKey {
-                    topic_id,
-                    partition,
-                },
+                group: topic.group_key(partition),
                 from,
                 to: preferred,
             })
@@ -51,42 +52,11 @@ pub fn elect_preferred(
     }
 }
 
-/// An election that may lose records. A group of Raft has no leader only as long as most of its
-/// voters are away, and whoever is left cannot know what it lacks: there is nobody to elect.
-pub fn elect_unclean(
-    image: &MetadataImage,
-    topic_id: TopicId,
-    partition: PartitionIndex,
-) -> ErrorCode {
-    let state = image
-        .topic_by_id(topic_id)
-        .and_then(|topic| topic.partition(partition));
-    match state.map(|state| state.leader) {
-        None => ErrorCode::UnknownTopicOrPartition,
-        Some(Some(_)) => ErrorCode::ElectionNotNeeded,
-        Some(None) => ErrorCode::EligibleLeadersNotAvailable,
-    }
-}
-
-/// The replica that should lead: the first that stays.
-fn preferred(state: &PartitionState) -> Option<NodeId> {
-    state
-        .replicas
-        .iter()
-        .copied()
-        .find(|id| !state.removing_replicas.contains(id))
-}
-
 /// Partitions that another replica leads than the first, where that one could; at most `most`.
 pub fn imbalanced(image: &MetadataImage, most: usize) -> Vec<HandOver> {
-    image
-        .topics()
-        .flat_map(|topic| {
-            let (image, id) = (image, topic.id);
-            topic
-                .indexed()
-                .filter_map(move |(partition, _)| elect_preferred(image, id, partition).ok())
-        })
+    let misled = image.tally().misled();
+    misled
+        .filter_map(|(topic_id, partition)| elect_preferred(image, topic_id, partition).ok())
         .take(most)
         .collect()
 }

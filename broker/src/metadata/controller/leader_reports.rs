@@ -9,7 +9,7 @@ use super::super::leader_report::LeaderReport;
 use super::super::records::{MetadataRecord, PartitionChangeRecord};
 
 /// Records that bring the metadata to where the reports are. A report of an unknown partition, of a
-/// node that is no replica, of an older epoch than the one known, or of another leader in the same
+/// node that is no replica, of another incarnation, of an older epoch than the one known, or of another leader in the same
 /// epoch says nothing new; nor does one that tells what is known.
 pub fn apply_reports(image: &MetadataImage, reports: &[LeaderReport]) -> Vec<MetadataRecord> {
     // Of several reports of one partition the one of the latest epoch counts, and of those the last.
@@ -38,7 +38,9 @@ fn change(state: &PartitionState, report: &LeaderReport) -> Option<PartitionChan
     let is_stale = report.epoch < state.leader_epoch
         || (report.epoch == state.leader_epoch
             && state.leader.is_some_and(|leader| leader != report.leader));
-    if is_stale || !state.replicas.contains(&report.leader) {
+    // A group whose voters were given up may be at work where the metadata is not known yet.
+    let is_other = report.incarnation != state.incarnation();
+    if is_stale || is_other || !state.replicas.contains(&report.leader) {
         return None;
     }
     let done = report
@@ -64,6 +66,7 @@ fn change(state: &PartitionState, report: &LeaderReport) -> Option<PartitionChan
         adding_replicas: done.as_ref().map(|_| Vec::new()),
         replicas: done,
         directories: None,
+        begun: None,
     };
     let says_something =
         record.leader.is_some() || record.isr.is_some() || record.replicas.is_some();
@@ -71,14 +74,16 @@ fn change(state: &PartitionState, report: &LeaderReport) -> Option<PartitionChan
 }
 
 /// Whether two lists name the same nodes, in whatever order.
-pub(super) fn same_nodes(one: &[NodeId], other: &[NodeId]) -> bool {
+pub fn same_nodes(one: &[NodeId], other: &[NodeId]) -> bool {
     one.len() == other.len() && one.iter().all(|id| other.contains(id))
 }
 
 #[cfg(test)]
 mod tests {
-    use odradek_protocol::ids::LeaderEpoch;
+    use odradek_protocol::ids::{LeaderEpoch, Offset};
+    use odradek_raft::{Incarnation, RaftIndex, Succession};
 
+    use super::super::super::records::Begun;
     use super::super::super::test_support::{apply, image_with_brokers, nodes, topic};
     use super::*;
 
@@ -92,6 +97,7 @@ mod tests {
         LeaderReport {
             topic_id: TopicId::from_bytes([7; 16]),
             partition: PartitionIndex::new(0),
+            incarnation: Incarnation::FIRST,
             leader: NodeId::new(leader),
             epoch: LeaderEpoch::new(epoch),
             isr: nodes(isr),
@@ -100,7 +106,7 @@ mod tests {
     }
 
     fn state(image: &MetadataImage) -> PartitionState {
-        image.topic("t").expect("exists").partitions[0].clone()
+        PartitionState::clone(&image.topic("t").expect("exists").partitions[0])
     }
 
     fn take(image: &mut MetadataImage, reports: &[LeaderReport]) -> usize {
@@ -137,6 +143,37 @@ mod tests {
             ..report(1, 9, &[1])
         };
         assert_eq!(apply_reports(&image, &[elsewhere]), []);
+    }
+
+    #[test]
+    fn a_group_whose_voters_were_given_up_is_not_heard() {
+        let mut image = image();
+        take(&mut image, &[report(2, 5, &[1, 2, 3])]);
+        let begun = Begun {
+            incarnation: Incarnation::new(1005),
+            succession: Succession {
+                predecessor: Incarnation::FIRST,
+                founder: NodeId::new(3),
+                kept_end: RaftIndex::new(9),
+                log_start: Offset::ZERO,
+            },
+        };
+        let elected = PartitionChangeRecord {
+            leader: Some(Some(NodeId::new(3))),
+            leader_epoch: Some(LeaderEpoch::new(1005)),
+            begun: Some(begun),
+            ..PartitionChangeRecord::of(TopicId::from_bytes([7; 16]), PartitionIndex::new(0))
+        };
+        apply(&mut image, &[MetadataRecord::PartitionChange(elected)]);
+        // However often it has elected leaders.
+        assert_eq!(apply_reports(&image, &[report(2, 9000, &[1, 2])]), []);
+        let founder = LeaderReport {
+            incarnation: begun.incarnation,
+            ..report(3, 1006, &[3])
+        };
+        assert_eq!(take(&mut image, &[founder]), 1);
+        assert_eq!(state(&image).leader_epoch, LeaderEpoch::new(1006));
+        assert_eq!(state(&image).incarnation(), begun.incarnation);
     }
 
     #[test]
@@ -180,6 +217,7 @@ mod tests {
             removing_replicas: Some(nodes(&[1])),
             adding_replicas: Some(nodes(&[4])),
             directories: None,
+            begun: None,
         };
         apply(&mut image, &[MetadataRecord::PartitionChange(start)]);
         let done = |replicas: &[i32]| LeaderReport {

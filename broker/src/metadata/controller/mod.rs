@@ -13,3 +13,5 @@ pub mod leader_reports;
 pub mod producer_ids;
 pub mod reassignments;
 pub mod register_broker;
+pub mod unclean_elections;
+pub mod voters;

@@ -14,6 +14,7 @@ use super::super::records::{
     PartitionChangeRecord, RegisterBrokerRecord, UnregisterBrokerRecord,
 };
 use super::super::refusal::Refusal;
+use super::voters::check_directory;
 
 /// What a broker says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,18 +33,22 @@ pub struct Registration {
     pub voters: Vec<NodeId>,
 }
 
-/// Records that a metadata log begins with; none for a log that has them.
+/// Records that a metadata log begins with; none for a log that has them. `named` are those by which
+/// the metadata names its voters, if it does.
 pub fn found_cluster(
     image: &MetadataImage,
     cluster_id: &str,
     voters: &[NodeId],
+    named: &[MetadataRecord],
 ) -> Vec<MetadataRecord> {
-    let cluster = image.cluster().is_none().then(|| {
+    let is_new = image.cluster().is_none();
+    let cluster = is_new.then(|| {
         MetadataRecord::Cluster(ClusterRecord {
             cluster_id: cluster_id.to_owned(),
             voters: voters.to_vec(),
         })
     });
+    let named = named.iter().filter(|_| is_new).cloned();
     let features = features::INITIAL
         .iter()
         .filter(|_| image.features().is_empty())
@@ -53,7 +58,7 @@ pub fn found_cluster(
                 level: *level,
             })
         });
-    features.chain(cluster).collect()
+    features.chain(cluster).chain(named).collect()
 }
 
 /// Records that register the broker, `before` records later than the end of the image. Kafka's
@@ -92,6 +97,7 @@ pub fn check_newcomer(
     {
         return Err(other_directory(node, directory, known));
     }
+    check_directory(image, node, directory)?;
     check_voters(image, node, voters)
 }
 
@@ -122,10 +128,18 @@ fn other_directory(node: NodeId, directory: Uuid, known: &BrokerRegistration) ->
 }
 
 /// Nodes that disagree about the first voters would not be one cluster.
-fn check_voters(image: &MetadataImage, node: NodeId, named: &[NodeId]) -> Result<(), Refusal> {
+pub(super) fn check_voters(
+    image: &MetadataImage,
+    node: NodeId,
+    named: &[NodeId],
+) -> Result<(), Refusal> {
     let Some(cluster) = image.cluster() else {
         return Ok(());
     };
+    // What the metadata says of its voters counts before what a configuration says.
+    if image.has_voter_records() {
+        return Ok(());
+    }
     if named.is_empty() || super::leader_reports::same_nodes(named, &cluster.voters) {
         return Ok(());
     }
@@ -194,19 +208,27 @@ pub fn stop_broker(
     }
 }
 
-/// Forgets a broker. What it held stays assigned to it until it is reassigned.
+/// Forgets a broker. What it held stays assigned to it until it is reassigned. A node that is a
+/// controller too, or only that, is forgotten as one: otherwise its id could never be used with
+/// another disk. Whether it votes is another matter.
 pub fn unregister_broker(
     image: &MetadataImage,
     node: NodeId,
 ) -> Result<Vec<MetadataRecord>, Refusal> {
-    let broker = image
-        .broker(node)
-        .ok_or(Refusal::BrokerNotRegistered(node))?;
-    let mut records: Vec<_> = leaderless(image, node).collect();
-    records.push(MetadataRecord::UnregisterBroker(UnregisterBrokerRecord {
-        broker_id: node,
-        broker_epoch: broker.broker_epoch,
-    }));
+    let mut records = Vec::new();
+    if let Some(broker) = image.broker(node) {
+        records.extend(leaderless(image, node));
+        records.push(MetadataRecord::UnregisterBroker(UnregisterBrokerRecord {
+            broker_id: node,
+            broker_epoch: broker.broker_epoch,
+        }));
+    }
+    if image.controller(node).is_some() {
+        records.push(MetadataRecord::UnregisterController(node));
+    }
+    if records.is_empty() {
+        return Err(Refusal::BrokerNotRegistered(node));
+    }
     Ok(records)
 }
 
@@ -227,7 +249,7 @@ mod tests {
     }
 
     fn register(image: &mut MetadataImage, registration: &Registration) -> Result<(), Refusal> {
-        let mut records = found_cluster(image, "cluster", &nodes(&[1, 2, 3]));
+        let mut records = found_cluster(image, "cluster", &nodes(&[1, 2, 3]), &[]);
         let registered = register_broker(image, registration, records.len())?;
         records.extend(registered);
         apply(image, &records);
@@ -239,16 +261,18 @@ mod tests {
         let mut image = MetadataImage::default();
         register(&mut image, &registration(1, 7)).expect("the first");
         let epoch = |image: &MetadataImage| image.broker(NodeId::new(1)).map(|it| it.broker_epoch);
-        assert_eq!(epoch(&image), Some(2));
+        // Behind the features and the name of the cluster.
+        let first = features::INITIAL.len() as i64 + 1;
+        assert_eq!(epoch(&image), Some(first));
         assert!(!image.features().is_empty());
         register(&mut image, &registration(1, 7)).expect("a restart");
-        assert_eq!(epoch(&image), Some(3));
+        assert_eq!(epoch(&image), Some(first + 1));
         let cluster = image.cluster().expect("named");
         assert_eq!(
             (cluster.cluster_id.as_str(), cluster.voters.len()),
             ("cluster", 3)
         );
-        assert_eq!(found_cluster(&image, "other", &[]), []);
+        assert_eq!(found_cluster(&image, "other", &[], &[]), []);
     }
 
     #[test]

@@ -153,21 +153,7 @@ impl RegisterBrokerRecord {
         encoder.write_bool(false)?;
         encoder.write_uuid(self.incarnation_id)?;
         encoder.write_i64(self.broker_epoch)?;
-        encoder.write_compact_array_len(self.endpoints.len())?;
-        for endpoint in &self.endpoints {
-            write_string(encoder, &endpoint.name)?;
-            write_string(encoder, &endpoint.host)?;
-            encoder.write_u16(endpoint.port)?;
-            encoder.write_i16(endpoint.security_protocol)?;
-            encoder.write_unsigned_varint(0)?;
-        }
-        encoder.write_compact_array_len(self.features.len())?;
-        for feature in &self.features {
-            write_string(encoder, &feature.name)?;
-            encoder.write_i16(feature.min_level)?;
-            encoder.write_i16(feature.max_level)?;
-            encoder.write_unsigned_varint(0)?;
-        }
+        write_reach(encoder, &self.endpoints, &self.features)?;
         write_nullable_string(encoder, self.rack.as_deref())?;
         encoder.write_bool(self.fenced)?;
         // Never registered in the middle of a controlled shutdown.
@@ -186,27 +172,7 @@ impl RegisterBrokerRecord {
         }
         let incarnation_id = decoder.read_uuid()?;
         let broker_epoch = decoder.read_i64()?;
-        let count = decoder.read_compact_array_len()?;
-        let endpoints = decoder.read_vec(count, |decoder| {
-            let endpoint = BrokerEndpoint {
-                name: decoder.read_compact_string()?.into_string(),
-                host: decoder.read_compact_string()?.into_string(),
-                port: decoder.read_u16()?,
-                security_protocol: decoder.read_i16()?,
-            };
-            decoder.read_tagged_fields()?;
-            Ok(endpoint)
-        })?;
-        let count = decoder.read_compact_array_len()?;
-        let features = decoder.read_vec(count, |decoder| {
-            let feature = SupportedFeature {
-                name: decoder.read_compact_string()?.into_string(),
-                min_level: decoder.read_i16()?,
-                max_level: decoder.read_i16()?,
-            };
-            decoder.read_tagged_fields()?;
-            Ok(feature)
-        })?;
+        let (endpoints, features) = read_reach(decoder)?;
         let rack = decoder
             .read_compact_nullable_string()?
             .map(StrBytes::into_string);
@@ -233,4 +199,57 @@ impl RegisterBrokerRecord {
             log_dirs,
         })
     }
+}
+
+/// Writes where a node is reached and at what its features can be finalized: this stands alike in the
+/// registrations of brokers and of controllers.
+pub(super) fn write_reach<T: EncodeTarget>(
+    encoder: &mut Encoder<T>,
+    endpoints: &[BrokerEndpoint],
+    features: &[SupportedFeature],
+) -> Result<(), EncodeError> {
+    encoder.write_compact_array_len(endpoints.len())?;
+    for endpoint in endpoints {
+        write_string(encoder, &endpoint.name)?;
+        write_string(encoder, &endpoint.host)?;
+        encoder.write_u16(endpoint.port)?;
+        encoder.write_i16(endpoint.security_protocol)?;
+        encoder.write_unsigned_varint(0)?;
+    }
+    encoder.write_compact_array_len(features.len())?;
+    for feature in features {
+        write_string(encoder, &feature.name)?;
+        encoder.write_i16(feature.min_level)?;
+        encoder.write_i16(feature.max_level)?;
+        encoder.write_unsigned_varint(0)?;
+    }
+    Ok(())
+}
+
+/// Reads what [`write_reach`] writes.
+pub(super) fn read_reach(
+    decoder: &mut Decoder,
+) -> Result<(Vec<BrokerEndpoint>, Vec<SupportedFeature>), DecodeError> {
+    let count = decoder.read_compact_array_len()?;
+    let endpoints = decoder.read_vec(count, |decoder| {
+        let endpoint = BrokerEndpoint {
+            name: decoder.read_compact_string()?.into_string(),
+            host: decoder.read_compact_string()?.into_string(),
+            port: decoder.read_u16()?,
+            security_protocol: decoder.read_i16()?,
+        };
+        decoder.read_tagged_fields()?;
+        Ok(endpoint)
+    })?;
+    let count = decoder.read_compact_array_len()?;
+    let features = decoder.read_vec(count, |decoder| {
+        let feature = SupportedFeature {
+            name: decoder.read_compact_string()?.into_string(),
+            min_level: decoder.read_i16()?,
+            max_level: decoder.read_i16()?,
+        };
+        decoder.read_tagged_fields()?;
+        Ok(feature)
+    })?;
+    Ok((endpoints, features))
 }

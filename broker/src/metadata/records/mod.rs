@@ -5,13 +5,15 @@
 //! version of each schema that Kafka 4.4 has and read every version from 0 on; tagged fields that
 //! a schema gained later are skipped. What Kafka has no field for is a tagged field of our own, from
 //! `OWN_TAGS` on, which Kafka's tools pass over: the epoch of a leader, which is the term of the
-//! partition's Raft group, and the cluster's id and first voters in a record that is otherwise empty.
+//! partition's Raft group, which group that is, the directory of a controller, and in records that are otherwise empty the
+//! cluster's id with its first voters, the voters since, and, in checkpoints, topics that are gone.
 //!
 //! Absent on purpose: the records of ZooKeeper migration and of metadata transactions. One command
 //! is one batch, and a batch commits whole or not at all.
 
 mod brokers;
 mod codec;
+mod controllers;
 mod partitions;
 #[cfg(test)]
 mod tests;
@@ -19,6 +21,7 @@ mod tests;
 use bytes::{Bytes, BytesMut};
 use odradek_protocol::codec::{
     DecodeError, DecodeLimits, Decoder, EncodeError, Encoder, StrBytes, TagOutcome, TaggedFields,
+    Uuid,
 };
 use odradek_protocol::ids::{NodeId, ProducerId, TopicId};
 
@@ -26,8 +29,12 @@ pub use brokers::{
     BrokerChangeRecord, BrokerEndpoint, RegisterBrokerRecord, SupportedFeature,
     UnregisterBrokerRecord,
 };
-use codec::{read_nodes, tag, write_nodes, write_nullable_string, write_string};
-pub use partitions::{PartitionChangeRecord, PartitionRecord};
+use codec::{
+    read_nodes, read_uuids, tag, write_nodes, write_nullable_string, write_string, write_uuids,
+};
+pub use controllers::{RegisterControllerRecord, VoterEndpoint, VoterRecord};
+use controllers::{read_voters, write_voters};
+pub use partitions::{Begun, PartitionChangeRecord, PartitionRecord};
 
 /// First number of the tagged fields that Kafka does not have.
 const OWN_TAGS: u32 = 10_000;
@@ -35,6 +42,10 @@ const OWN_TAGS: u32 = 10_000;
 const CLUSTER_ID: u32 = OWN_TAGS;
 /// The first voters of a cluster, in an empty record.
 const FIRST_VOTERS: u32 = OWN_TAGS + 1;
+/// The voters from now on, in an empty record.
+const VOTERS: u32 = OWN_TAGS + 2;
+/// Topics that were deleted before a checkpoint, in an empty record.
+const DELETED: u32 = OWN_TAGS + 3;
 
 /// Version of the frame around a record.
 const FRAME_VERSION: u32 = 1;
@@ -49,6 +60,13 @@ pub enum MetadataRecord {
     RegisterBroker(RegisterBrokerRecord),
     /// A broker is gone for good.
     UnregisterBroker(UnregisterBrokerRecord),
+    /// A controller process is there.
+    RegisterController(RegisterControllerRecord),
+    /// A controller is gone for good.
+    UnregisterController(NodeId),
+    /// From here on these are to vote on the metadata; the group's members follow. Kafka says it in
+    /// a control record; to its tools this is an empty one.
+    Voters(Vec<VoterRecord>),
     /// A broker was fenced, unfenced, or is about to stop.
     BrokerChange(BrokerChangeRecord),
     /// A topic exists; its partitions follow.
@@ -67,6 +85,9 @@ pub enum MetadataRecord {
     ProducerIds(ProducerIdsRecord),
     /// The cluster has its name. Among the first records of every log.
     Cluster(ClusterRecord),
+    /// These topics are gone, and nothing of them stands in the records before. Only in checkpoints, which
+    /// hold no [`MetadataRecord::RemoveTopic`].
+    Deleted(Vec<TopicId>),
     /// Nothing changed.
     NoOp,
 }
@@ -155,7 +176,9 @@ impl MetadataRecord {
             Self::FeatureLevel(_) => (12, 0),
             Self::ProducerIds(_) => (15, 0),
             Self::BrokerChange(_) => (17, 2),
-            Self::Cluster(_) | Self::NoOp => (20, 0),
+            Self::RegisterController(_) => (27, 0),
+            Self::UnregisterController(_) => (29, 0),
+            Self::Cluster(_) | Self::Voters(_) | Self::Deleted(_) | Self::NoOp => (20, 0),
         }
     }
 
@@ -172,6 +195,12 @@ impl MetadataRecord {
             Self::RegisterBroker(record) => record.encode(&mut encoder)?,
             Self::UnregisterBroker(record) => record.encode(&mut encoder)?,
             Self::BrokerChange(record) => record.encode(&mut encoder)?,
+            Self::RegisterController(record) => record.encode(&mut encoder)?,
+            Self::UnregisterController(node) => {
+                encoder.write_i32(node.get())?;
+                Vec::new()
+            }
+            Self::Voters(voters) => vec![tag(VOTERS, |encoder| write_voters(encoder, voters))?],
             Self::Topic(record) => {
                 write_string(&mut encoder, &record.name)?;
                 encoder.write_uuid(record.topic_id.into())?;
@@ -207,6 +236,10 @@ impl MetadataRecord {
                 })?,
                 tag(FIRST_VOTERS, |encoder| write_nodes(encoder, &record.voters))?,
             ],
+            Self::Deleted(ids) => {
+                let ids: Vec<Uuid> = ids.iter().map(|id| Uuid::from(*id)).collect();
+                vec![tag(DELETED, |encoder| write_uuids(encoder, &ids))?]
+            }
             Self::NoOp => Vec::new(),
         };
         encoder.write_tagged_fields(&TaggedFields::from_sorted(tags)?)?;
@@ -274,7 +307,13 @@ impl MetadataRecord {
                 decoder.read_tagged_fields()?;
                 Self::ProducerIds(record)
             }
-            (20, 0) => read_cluster(&mut decoder)?.map_or(Self::NoOp, Self::Cluster),
+            (27, 0) => Self::RegisterController(RegisterControllerRecord::decode(&mut decoder)?),
+            (29, 0) => {
+                let node = NodeId::new(decoder.read_i32()?);
+                decoder.read_tagged_fields()?;
+                Self::UnregisterController(node)
+            }
+            (20, 0) => read_no_op(&mut decoder)?,
             _ => return Err(RecordError::Unknown { api_key, version }),
         };
         decoder.finish()?;
@@ -282,15 +321,28 @@ impl MetadataRecord {
     }
 }
 
-fn read_cluster(decoder: &mut Decoder) -> Result<Option<ClusterRecord>, DecodeError> {
-    let (mut cluster_id, mut voters) = (None, Vec::new());
+fn read_no_op(decoder: &mut Decoder) -> Result<MetadataRecord, DecodeError> {
+    let (mut cluster_id, mut first_voters, mut voters) = (None, Vec::new(), None);
+    let mut deleted = None;
     decoder.read_tagged_fields_with(|tag, decoder| {
         match tag {
             CLUSTER_ID => cluster_id = Some(decoder.read_compact_string()?.into_string()),
-            FIRST_VOTERS => voters = read_nodes(decoder)?,
+            FIRST_VOTERS => first_voters = read_nodes(decoder)?,
+            VOTERS => voters = Some(read_voters(decoder)?),
+            DELETED => deleted = Some(read_uuids(decoder)?),
             _ => return Ok(TagOutcome::Retained),
         }
         Ok(TagOutcome::Decoded)
     })?;
-    Ok(cluster_id.map(|cluster_id| ClusterRecord { cluster_id, voters }))
+    Ok(match (cluster_id, voters, deleted) {
+        (Some(cluster_id), ..) => MetadataRecord::Cluster(ClusterRecord {
+            cluster_id,
+            voters: first_voters,
+        }),
+        (None, Some(voters), _) => MetadataRecord::Voters(voters),
+        (None, None, Some(deleted)) => {
+            MetadataRecord::Deleted(deleted.into_iter().map(TopicId::from).collect())
+        }
+        (None, None, None) => MetadataRecord::NoOp,
+    })
 }

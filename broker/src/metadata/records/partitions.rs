@@ -3,11 +3,51 @@
 use odradek_protocol::codec::{
     DecodeError, Decoder, EncodeError, EncodeTarget, Encoder, TagOutcome, TaggedField, Uuid,
 };
-use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, TopicId};
+use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
+use odradek_raft::{Incarnation, RaftIndex, Succession};
 
 use super::codec::{
     read_nodes, read_nullable_nodes, read_nullable_uuids, read_uuids, tag, write_nodes, write_uuids,
 };
+
+/// The group that a partition has now, where it is not the one that it was made with: most voters of
+/// that were given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// Which of the partition's groups.
+    pub incarnation: Incarnation,
+    /// How it came from the one before.
+    pub succession: Succession,
+}
+
+impl Begun {
+    fn put<T: EncodeTarget>(&self, encoder: &mut Encoder<T>) -> Result<(), EncodeError> {
+        let Succession {
+            predecessor,
+            founder,
+            kept_end,
+            log_start,
+        } = self.succession;
+        encoder.write_u32(self.incarnation.get())?;
+        encoder.write_u32(predecessor.get())?;
+        encoder.write_i32(founder.get())?;
+        // Nobody counts as many entries.
+        encoder.write_i64(i64::try_from(kept_end.get()).unwrap_or(i64::MAX))?;
+        encoder.write_i64(log_start.get())
+    }
+
+    fn get(decoder: &mut Decoder) -> Result<Self, DecodeError> {
+        Ok(Self {
+            incarnation: Incarnation::new(decoder.read_u32()?),
+            succession: Succession {
+                predecessor: Incarnation::new(decoder.read_u32()?),
+                founder: NodeId::new(decoder.read_i32()?),
+                kept_end: RaftIndex::new(u64::try_from(decoder.read_i64()?).unwrap_or(0)),
+                log_start: Offset::new(decoder.read_i64()?),
+            },
+        })
+    }
+}
 
 /// A partition as it was created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +72,8 @@ pub struct PartitionRecord {
     pub partition_epoch: i32,
     /// Log directory of each replica, in the order of `replicas`.
     pub directories: Vec<Uuid>,
+    /// Its group, if not the one that it was made with.
+    pub begun: Option<Begun>,
 }
 
 /// A change of a partition; `None` leaves the field as it is.
@@ -56,6 +98,8 @@ pub struct PartitionChangeRecord {
     pub adding_replicas: Option<Vec<NodeId>>,
     /// New log directories, in the order of the replicas.
     pub directories: Option<Vec<Uuid>>,
+    /// The group that takes the place of the one before.
+    pub begun: Option<Begun>,
 }
 
 impl PartitionRecord {
@@ -73,11 +117,15 @@ impl PartitionRecord {
         encoder.write_i32(self.leader_epoch.get())?;
         encoder.write_i32(self.partition_epoch)?;
         write_uuids(encoder, &self.directories)?;
-        Ok(Vec::new())
+        let begun = self.begun.as_ref();
+        begun
+            .map(|begun| tag(BEGUN, |encoder| begun.put(encoder)))
+            .into_iter()
+            .collect()
     }
 
     pub(super) fn decode(decoder: &mut Decoder, version: u32) -> Result<Self, DecodeError> {
-        let record = Self {
+        let mut record = Self {
             partition: PartitionIndex::new(decoder.read_i32()?),
             topic_id: decoder.read_uuid()?.into(),
             replicas: read_nodes(decoder)?,
@@ -92,8 +140,15 @@ impl PartitionRecord {
             } else {
                 Vec::new()
             },
+            begun: None,
         };
-        decoder.read_tagged_fields()?;
+        decoder.read_tagged_fields_with(|tag, decoder| {
+            if tag != BEGUN {
+                return Ok(TagOutcome::Retained);
+            }
+            record.begun = Some(Begun::get(decoder)?);
+            Ok(TagOutcome::Decoded)
+        })?;
         Ok(record)
     }
 }
@@ -111,6 +166,7 @@ impl PartitionChangeRecord {
             removing_replicas: None,
             adding_replicas: None,
             directories: None,
+            begun: None,
         }
     }
 
@@ -143,6 +199,9 @@ impl PartitionChangeRecord {
         if let Some(epoch) = self.leader_epoch {
             tags.push(tag(LEADER_EPOCH, |encoder| encoder.write_i32(epoch.get()))?);
         }
+        if let Some(begun) = &self.begun {
+            tags.push(tag(BEGUN, |encoder| begun.put(encoder))?);
+        }
         Ok(tags)
     }
 
@@ -165,6 +224,7 @@ impl PartitionChangeRecord {
                 LEADER_EPOCH => {
                     record.leader_epoch = Some(LeaderEpoch::new(decoder.read_i32()?));
                 }
+                BEGUN => record.begun = Some(Begun::get(decoder)?),
                 _ => return Ok(TagOutcome::Retained),
             }
             Ok(TagOutcome::Decoded)
@@ -175,6 +235,8 @@ impl PartitionChangeRecord {
 
 /// Our own field of a partition change: the leader's epoch.
 const LEADER_EPOCH: u32 = super::OWN_TAGS;
+/// Our own field of a partition and of a change of one: which of its groups it has.
+const BEGUN: u32 = super::OWN_TAGS + 1;
 /// "No leader" in a record.
 const NO_LEADER: i32 = -1;
 /// "The leader is as before" in a partition change.

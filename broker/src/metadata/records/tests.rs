@@ -1,9 +1,11 @@
 //! The records against bytes that Kafka wrote, and against damage.
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::{LeaderEpoch, PartitionIndex};
+use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex};
+use odradek_raft::{Incarnation, RaftIndex, Succession};
 
 use super::*;
+use crate::metadata::test_support;
 
 fn bytes(hex: &str) -> Bytes {
     (0..hex.len())
@@ -18,19 +20,11 @@ fn topic_id() -> TopicId {
 
 fn partition() -> PartitionRecord {
     PartitionRecord {
-        topic_id: topic_id(),
-        partition: PartitionIndex::new(1),
-        replicas: vec![NodeId::new(1)],
-        isr: vec![NodeId::new(1)],
-        removing_replicas: vec![],
-        adding_replicas: vec![],
-        leader: Some(NodeId::new(1)),
-        leader_epoch: LeaderEpoch::new(0),
-        partition_epoch: 0,
         directories: vec![Uuid::from_bytes([
             0xaa, 0x88, 0x44, 0x14, 0x7f, 0x3c, 0x93, 0x97, 0xde, 0xc5, 0x77, 0x0a, 0x69, 0xb1,
             0x22, 0x0d,
         ])],
+        ..test_support::partition(topic_id(), 1, &[1])
     }
 }
 
@@ -119,6 +113,41 @@ fn written_by_kafka() -> Vec<(MetadataRecord, &'static str)> {
              0001000e6b726166742e76657273696f6e000000010000010001001102aa8844147f3c9397dec577\
              0a69b1220d",
         ),
+        (
+            MetadataRecord::RegisterController(RegisterControllerRecord {
+                controller_id: NodeId::new(1),
+                incarnation_id: Uuid::from_bytes([
+                    0x27, 0x07, 0xe3, 0x6e, 0x4b, 0x45, 0x4c, 0xc1, 0xb7, 0xdd, 0x6b, 0x57, 0xe4,
+                    0xf2, 0xb5, 0x2d,
+                ]),
+                endpoints: vec![BrokerEndpoint {
+                    name: "CONTROLLER".to_owned(),
+                    host: "127.0.0.1".to_owned(),
+                    port: 29193,
+                    security_protocol: 0,
+                }],
+                features: vec![
+                    feature("group.version", 1),
+                    feature("kraft.version", 1),
+                    SupportedFeature {
+                        name: "metadata.version".to_owned(),
+                        min_level: 7,
+                        max_level: 33,
+                    },
+                    feature("share.version", 2),
+                    feature("streams.version", 1),
+                    feature("transaction.version", 2),
+                    feature("eligible.leader.replicas.version", 1),
+                ],
+                directory: Uuid::ZERO,
+            }),
+            "011b00000000012707e36e4b454cc1b7dd6b57e4f2b52d00020b434f4e54524f4c4c45520a313237\
+             2e302e302e317209000000080e67726f75702e76657273696f6e00000001000e6b726166742e7665\
+             7273696f6e0000000100116d657461646174612e76657273696f6e00070021000e73686172652e76\
+             657273696f6e00000002001073747265616d732e76657273696f6e0000000100147472616e736163\
+             74696f6e2e76657273696f6e000000020021656c696769626c652e6c65616465722e7265706c6963\
+             61732e76657273696f6e000000010000",
+        ),
     ]
 }
 
@@ -153,6 +182,16 @@ fn every_record_reads_back_as_it_was_written() {
         removing_replicas: Some(vec![]),
         adding_replicas: Some(vec![NodeId::new(3)]),
         directories: Some(vec![Uuid::from_bytes([4; 16])]),
+        begun: None,
+    };
+    let begun = Begun {
+        incarnation: Incarnation::new(1_005),
+        succession: Succession {
+            predecessor: Incarnation::FIRST,
+            founder: NodeId::new(3),
+            kept_end: RaftIndex::new(1 << 40),
+            log_start: Offset::new(77),
+        },
     };
     for record in [
         MetadataRecord::PartitionChange(PartitionChangeRecord {
@@ -160,7 +199,15 @@ fn every_record_reads_back_as_it_was_written() {
             leader_epoch: None,
             ..change.clone()
         }),
+        MetadataRecord::PartitionChange(PartitionChangeRecord {
+            begun: Some(begun),
+            ..change.clone()
+        }),
         MetadataRecord::PartitionChange(change),
+        MetadataRecord::Partition(PartitionRecord {
+            begun: Some(begun),
+            ..partition()
+        }),
         MetadataRecord::RemoveTopic(topic_id()),
         MetadataRecord::UnregisterBroker(UnregisterBrokerRecord {
             broker_id: NodeId::new(1),
@@ -174,6 +221,24 @@ fn every_record_reads_back_as_it_was_written() {
             cluster_id: "4L6g3nShT-eMCtK--X86sw".to_owned(),
             voters: vec![NodeId::new(1), NodeId::new(2)],
         }),
+        MetadataRecord::RegisterController(RegisterControllerRecord {
+            controller_id: NodeId::new(3),
+            incarnation_id: Uuid::from_bytes([5; 16]),
+            endpoints: vec![],
+            features: vec![],
+            directory: Uuid::from_bytes([6; 16]),
+        }),
+        MetadataRecord::UnregisterController(NodeId::new(3)),
+        MetadataRecord::Voters(vec![VoterRecord {
+            id: NodeId::new(3),
+            directory: Uuid::from_bytes([6; 16]),
+            endpoints: vec![VoterEndpoint {
+                name: "CONTROLLER".to_owned(),
+                host: "h".to_owned(),
+                port: 9093,
+            }],
+        }]),
+        MetadataRecord::Voters(vec![]),
         MetadataRecord::ProducerIds(ProducerIdsRecord {
             broker_id: NodeId::new(1),
             broker_epoch: 7,

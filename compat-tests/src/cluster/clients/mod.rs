@@ -2,7 +2,11 @@
 //!
 //! - [`producer`]: producers on plain sockets, idempotent or sending everything once;
 //! - [`librdkafka`]: an idempotent producer of librdkafka;
-//! - [`reader`]: readers that follow every partition, and askers for the latest offset at every node.
+//! - [`java`]: Kafka's own producer, idempotent as it comes, and its consumer;
+//! - [`reader`]: readers that follow every partition, and askers for the latest offset at every node;
+//! - [`copier`], [`librdkafka_copier`]: transactional producers that commit a group's offsets with what they write, to
+//!   a topic of their own that [`committed_reader`]s read;
+//! - [`member`]: members of groups of both protocols, and auditors that ask every node what is committed.
 //!
 //! All of them look for leaders themselves ([`Router`]), try again after every error, and stop when told to.
 
@@ -19,18 +23,28 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::NodeNumber;
-use super::history::{FinalLog, FinalPartition, Partition, Promise, Recorder, Seen};
+use super::history::{
+    CommittedTopic, FinalLog, FinalPartition, Partition, Promise, Recorder, Seen,
+};
 use crate::requests::{
     EARLIEST, LATEST, Topic, creatable, fetch_request, first_partition, list_offset, metadata_of,
     records_of,
 };
 use crate::wire::Wire;
 
+pub mod committed_reader;
+pub mod coordinator;
+pub mod copier;
+pub mod holdings;
+pub mod java;
 pub mod librdkafka;
+pub mod librdkafka_copier;
+pub mod member;
 pub mod producer;
 pub mod reader;
 
 use super::history::Name;
+use copier::Dialect;
 
 /// How long one question about leaders may take.
 const ROUTE_PATIENCE: Duration = Duration::from_millis(500);
@@ -214,8 +228,8 @@ pub struct Load {
 
 impl Load {
     /// For each partition an idempotent producer, one that sends everything once, and a reader; for each node an asker;
-    /// and one producer of librdkafka.
-    pub fn start(shared: &Shared, seed: u64) -> Self {
+    /// and one producer of librdkafka. With `java`, Kafka's producer and consumer as well.
+    pub fn start(shared: &Shared, seed: u64, java: bool) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut threads = Vec::new();
         for partition in 0..shared.partitions {
@@ -233,6 +247,10 @@ impl Load {
         }
         let producer = librdkafka::Producer::new(shared.clone(), rng.random());
         threads.push(std::thread::spawn(move || producer.run()));
+        if java {
+            let client = java::Client::new(shared.clone(), rng.random());
+            threads.push(std::thread::spawn(move || client.run()));
+        }
         Self {
             shared: shared.clone(),
             threads,
@@ -250,6 +268,81 @@ impl Load {
 }
 
 impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+/// Members of each group at a time.
+const MEMBERS: usize = 2;
+/// How copiers on plain sockets speak, one for each.
+const COPIERS: [Dialect; 2] = [Dialect::ChangesEpochs, Dialect::AddsPartitions];
+/// Number of the copier of librdkafka.
+const LIBRDKAFKA_COPIER: u32 = COPIERS.len() as u32;
+
+/// Running members of groups, copiers, and those who look at what they do.
+pub struct Coordinated {
+    shared: Shared,
+    output: Topic,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Coordinated {
+    /// Two members for each of two groups on the topic under load, an auditor for each node; copiers to
+    /// `output`, which has as many partitions, and a reader of each of these.
+    pub fn start(shared: &Shared, output: &Topic, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut threads = Vec::new();
+        for index in 0..MEMBERS {
+            let member = member::ClassicMember::new(shared.clone(), rng.random());
+            threads.push(std::thread::spawn(move || member.run()));
+            let name = format!("member-{index}");
+            let member = member::ConsumerMember::new(shared.clone(), &name, rng.random());
+            threads.push(std::thread::spawn(move || member.run()));
+        }
+        for (index, &address) in shared.addresses.iter().enumerate() {
+            let auditor = member::Auditor::new(shared.clone(), index, address);
+            threads.push(std::thread::spawn(move || auditor.run()));
+        }
+        let partitions = shared.partitions;
+        for (number, dialect) in (0..).zip(COPIERS) {
+            let (shared, seed) = (shared.clone(), rng.random());
+            let copier = copier::Copier::new(shared, output, partitions, number, dialect, seed);
+            threads.push(std::thread::spawn(move || copier.run()));
+        }
+        let number = LIBRDKAFKA_COPIER;
+        let copier = librdkafka_copier::LibrdkafkaCopier::new(
+            shared.clone(),
+            output,
+            partitions,
+            number,
+            rng.random(),
+        );
+        threads.push(std::thread::spawn(move || copier.run()));
+        for partition in 0..partitions {
+            let (shared, seed) = (shared.clone(), rng.random());
+            let reader = committed_reader::CommittedReader::new(shared, output, partition, seed);
+            threads.push(std::thread::spawn(move || reader.run()));
+        }
+        Self {
+            shared: shared.clone(),
+            output: output.clone(),
+            threads,
+        }
+    }
+
+    /// Waits until all, having been told to stop, have finished what they began; what is there then.
+    pub fn finish(mut self) -> Result<CommittedTopic> {
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| anyhow!("a client panicked"))??;
+        }
+        let copiers = LIBRDKAFKA_COPIER + 1;
+        let partitions = self.shared.partitions;
+        committed_reader::read_committed(&self.shared, &self.output, partitions, copiers)
+    }
+}
+
+impl Drop for Coordinated {
     fn drop(&mut self) {
         self.shared.stop();
     }

@@ -109,7 +109,11 @@ impl Producer {
         loop {
             if self.shared.stopping() {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + FINISH_PATIENCE);
-                if self.waiting.is_empty() || Instant::now() >= deadline {
+                if self.waiting.is_empty() {
+                    return Ok(());
+                }
+                if Instant::now() >= deadline {
+                    self.give_up("no answer, though all faults are over".to_owned());
                     return Ok(());
                 }
             }
@@ -216,15 +220,18 @@ impl Producer {
         let hopeless = matches!(code, UNKNOWN_PRODUCER_ID | INVALID_PRODUCER_EPOCH)
             || (code == OUT_OF_ORDER_SEQUENCE_NUMBER && self.refusals > REFUSALS);
         if self.promise == Promise::Idempotent && hopeless {
-            let producer = self.names.producer;
-            self.shared.recorder.note(|history| {
-                history
-                    .given_up
-                    .push(format!("producer {producer}: error {code}"));
-            });
+            self.give_up(format!("error {code}"));
             self.start_afresh();
         }
         bail!("produce: error {code}")
+    }
+
+    fn give_up(&self, why: String) {
+        let (producer, partition) = (self.names.producer, self.partition);
+        let why = format!("producer {producer} of partition {partition}: {why}");
+        self.shared
+            .recorder
+            .note(|history| history.given_up.push(why));
     }
 
     fn disconnect(&mut self) {

@@ -1,0 +1,532 @@
+//! What happens in consumer groups, as scripts.
+
+use super::assignment::Partitions;
+use super::bench::{going_on, indexes, joining, partitions, set_topics};
+use super::regexes::{self, Lookup};
+use super::settings::MigrationPolicy;
+use crate::groups::bench::{Bench, GROUP};
+use crate::groups::config::CoordinatorConfig;
+use crate::groups::coordinator::persistent_view;
+use crate::groups::error::GroupError;
+use crate::groups::messages::{
+    CommitRequest, FetchRequest, GroupReply, GroupRequest, HeartbeatRequest, JoinReply,
+    JoinRequest, LeaveRequest, LeavingMember, MemberProtocol, SyncReply, SyncRequest,
+};
+use crate::groups::names::{Epoch, GenerationId, GroupId, InstanceId, MemberId};
+use odradek_protocol::ids::{PartitionIndex, TimestampMs};
+
+/// Longer than the assignment interval.
+const A_WHILE_MS: i64 = 1_500;
+
+fn with_topic(count: i32) -> Bench {
+    let bench = Bench::new();
+    set_topics(&bench, &[("topic", 1, count)]);
+    bench
+}
+
+fn check_replay(bench: &Bench) {
+    assert_eq!(
+        persistent_view(&bench.coordinator),
+        persistent_view(&bench.replayed())
+    );
+}
+
+#[test]
+fn a_lone_member_gets_everything_at_once() {
+    let mut bench = with_topic(3);
+    let reply = bench.beat(joining("a", &["topic"])).expect("joins");
+    assert_eq!((reply.epoch.get(), reply.heartbeat_interval_ms), (2, 5_000));
+    assert_eq!(reply.assignment, Some(partitions(1, &[0, 1, 2])));
+    assert_eq!(bench.state(), "Stable");
+    let again = bench.beat(going_on("a", 2)).expect("goes on");
+    assert_eq!(again.assignment, None, "it knows");
+    check_replay(&bench);
+}
+
+#[test]
+fn a_partition_has_one_owner_at_a_time() {
+    let mut bench = with_topic(4);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    bench.advance(A_WHILE_MS);
+    let second = bench.beat(joining("b", &["topic"])).expect("joins");
+    assert_eq!(second.epoch.get(), 3);
+    assert_eq!(
+        second.assignment,
+        Some(Partitions::default()),
+        "others have it"
+    );
+    assert_eq!(bench.state(), "Reconciling");
+    let all = partitions(1, &[0, 1, 2, 3]);
+    assert_eq!(bench.owns("a", 2, all.clone()), (2, Some(vec![0, 1])));
+    assert_eq!(
+        bench.owns("b", 3, Partitions::default()),
+        (3, None),
+        "not yet"
+    );
+    assert_eq!(bench.owns("a", 2, all), (2, None), "has not let go");
+    assert_eq!(bench.owns("a", 2, partitions(1, &[0, 1])), (3, None));
+    assert_eq!(
+        bench.owns("b", 3, Partitions::default()),
+        (3, Some(vec![2, 3]))
+    );
+    assert_eq!(bench.state(), "Stable");
+    check_replay(&bench);
+}
+
+#[test]
+fn members_of_another_epoch_are_fenced_but_for_a_lost_answer() {
+    let mut bench = with_topic(2);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    for epoch in [1, 3] {
+        let mut request = going_on("a", epoch);
+        request.owned = Some(partitions(1, &[0, 5]));
+        let refused = bench.beat(request).expect_err("another epoch");
+        assert_eq!(refused.error, GroupError::FencedMemberEpoch);
+    }
+    bench.advance(A_WHILE_MS);
+    bench.beat(joining("b", &["topic"])).expect("joins");
+    bench.owns("a", 2, partitions(1, &[0, 1]));
+    bench.owns("a", 2, partitions(1, &[0]));
+    // The answer with epoch 3 was lost.
+    assert_eq!(bench.owns("a", 2, partitions(1, &[0])), (3, None));
+    let unknown = bench.beat(going_on("c", 3)).expect_err("not there");
+    assert_eq!(unknown.error, GroupError::UnknownMember);
+    let mut bench = Bench::new();
+    let missing = bench.beat(going_on("c", 3)).expect_err("no group");
+    assert_eq!(missing.error, GroupError::GroupNotFound);
+}
+
+#[test]
+fn silent_members_and_those_that_keep_what_they_must_not_are_taken_out() {
+    let mut bench = with_topic(2);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    bench.advance(30_000);
+    bench.beat(joining("b", &["topic"])).expect("joins");
+    bench.advance(20_000);
+    // The session of the first is over.
+    assert_eq!(
+        bench.owns("b", 3, Partitions::default()),
+        (4, Some(vec![0, 1]))
+    );
+    bench.beat(joining("c", &["topic"])).expect("joins");
+    bench.advance(A_WHILE_MS);
+    bench.beat(going_on("c", 4)).expect("the assignment is due");
+    for _ in 0..6 {
+        let kept = bench.owns("b", 4, partitions(1, &[0, 1]));
+        assert_eq!(kept.0, 4);
+        bench.beat(going_on("c", 5)).expect("goes on");
+        bench.advance(9_900);
+    }
+    bench.advance(1_000);
+    let fenced = bench.beat(going_on("b", 4)).expect_err("time is up");
+    assert_eq!(fenced.error, GroupError::UnknownMember);
+    check_replay(&bench);
+}
+
+#[test]
+fn a_static_member_that_was_away_comes_back_to_what_it_had() {
+    let mut bench = with_topic(2);
+    let instance = Some(InstanceId::new("i"));
+    let mut join = joining("a", &["topic"]);
+    join.instance = instance.clone();
+    bench.beat(join.clone()).expect("joins");
+    join.member = MemberId::new("b");
+    let taken = bench.beat(join.clone()).expect_err("the first is there");
+    assert_eq!(taken.error, GroupError::UnreleasedInstance);
+    let mut away = going_on("a", -2);
+    away.instance = instance.clone();
+    assert_eq!(bench.beat(away).expect("goes").epoch, Epoch::AWAY);
+    bench.advance(A_WHILE_MS);
+    bench.beat(joining("c", &["topic"])).expect("joins");
+    let back = bench.beat(join).expect("comes back");
+    assert_eq!(back.epoch.get(), 3);
+    assert_eq!(back.assignment.as_ref().map(indexes), Some(vec![0]));
+    let mut old = going_on("a", 2);
+    old.instance = instance;
+    let fenced = bench.beat(old).expect_err("its place is taken");
+    assert_eq!(fenced.error, GroupError::FencedInstance);
+    check_replay(&bench);
+}
+
+#[test]
+fn a_topic_that_grows_is_seen_with_the_next_heartbeat() {
+    let mut bench = with_topic(1);
+    bench
+        .beat(joining("a", &["topic", "later"]))
+        .expect("joins");
+    set_topics(&bench, &[("topic", 1, 2), ("later", 2, 1)]);
+    bench.advance(A_WHILE_MS);
+    let reply = bench.beat(going_on("a", 2)).expect("goes on");
+    assert_eq!(reply.epoch.get(), 3);
+    assert_eq!(reply.assignment.map(|all| all.len()), Some(3));
+    set_topics(&bench, &[("topic", 1, 2)]);
+    bench.advance(A_WHILE_MS);
+    let reply = bench.beat(going_on("a", 3)).expect("goes on");
+    assert_eq!(reply.assignment, Some(partitions(1, &[0, 1])));
+    // Metadata that has nothing to do with it.
+    set_topics(&bench, &[("topic", 1, 2), ("other", 3, 9)]);
+    bench.advance(A_WHILE_MS);
+    let written = bench.log.len();
+    bench.owns("a", 3, partitions(1, &[0, 1]));
+    bench.beat(going_on("a", 4)).expect("goes on");
+    let reply = bench.beat(going_on("a", 4)).expect("goes on");
+    assert_eq!((reply.epoch.get(), reply.assignment), (4, None));
+    assert!(bench.log.len() <= written + 2);
+}
+
+fn commit(bench: &mut Bench, request: CommitRequest) -> Result<(), GroupError> {
+    let token = bench.ask(GroupRequest::Commit(request));
+    match bench.reply(token) {
+        Some(GroupReply::Commit(results)) => results.map(|_| ()),
+        other => panic!("{other:?} answers a commit"),
+    }
+}
+
+fn commit_of(member: &str, epoch: i32, partition: i32) -> CommitRequest {
+    let (member, epoch) = (MemberId::new(member), GenerationId::new(epoch));
+    let mut request = Bench::commit_request(&member, epoch, "topic", partition, 7);
+    request.topics[0].topic_id = super::bench::topic_id(1);
+    request
+}
+
+#[test]
+fn a_commit_of_an_old_epoch_lands_only_for_what_was_kept_since() {
+    let mut bench = with_topic(2);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    assert_eq!(commit(&mut bench, commit_of("a", 2, 0)), Ok(()));
+    let newer = commit(&mut bench, commit_of("a", 3, 0));
+    assert_eq!(newer, Err(GroupError::StaleMemberEpoch));
+    bench.advance(A_WHILE_MS);
+    bench.beat(joining("b", &["topic"])).expect("joins");
+    bench.owns("a", 2, partitions(1, &[0, 1]));
+    assert_eq!(
+        commit(&mut bench, commit_of("a", 2, 1)),
+        Ok(()),
+        "on its way out"
+    );
+    bench.owns("a", 2, partitions(1, &[0]));
+    bench.owns("b", 3, Partitions::default());
+    assert_eq!(
+        commit(&mut bench, commit_of("a", 2, 0)),
+        Ok(()),
+        "kept since"
+    );
+    let lost = commit(&mut bench, commit_of("a", 2, 1));
+    assert_eq!(lost, Err(GroupError::StaleMemberEpoch));
+    assert_eq!(commit(&mut bench, commit_of("b", 3, 1)), Ok(()));
+    let mut old = commit_of("a", 3, 0);
+    old.knows_epochs = false;
+    assert_eq!(commit(&mut bench, old), Err(GroupError::UnsupportedVersion));
+    let stranger = commit(&mut bench, commit_of("x", 3, 0));
+    assert_eq!(stranger, Err(GroupError::UnknownMember));
+    let outside = commit(&mut bench, commit_of("", -1, 0));
+    assert_eq!(outside, Err(GroupError::UnknownMember));
+}
+
+#[test]
+fn a_member_that_asks_for_offsets_must_be_where_it_says() {
+    let mut bench = with_topic(1);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    let mut ask = |member: Option<(&str, i32)>| {
+        let token = bench.ask(GroupRequest::Fetch(FetchRequest {
+            require_stable: false,
+            group: GroupId::new(GROUP),
+            member: member.map(|(id, epoch)| (MemberId::new(id), Epoch::new(epoch))),
+            topics: None,
+        }));
+        match bench.reply(token) {
+            Some(GroupReply::Fetch(found)) => found.map(|_| ()),
+            other => panic!("{other:?} answers a fetch"),
+        }
+    };
+    assert_eq!(ask(None), Ok(()));
+    assert_eq!(ask(Some(("a", 2))), Ok(()));
+    assert_eq!(ask(Some(("a", 1))), Err(GroupError::StaleMemberEpoch));
+    assert_eq!(ask(Some(("b", 2))), Err(GroupError::UnknownMember));
+}
+
+fn look_up(bench: &mut Bench, lookup: &Lookup) {
+    let image = bench.config.metadata.load_full();
+    let found = regexes::look_up(lookup, &image, TimestampMs::new(bench.now_ms));
+    bench.ask(GroupRequest::LookedUp(GroupId::new(GROUP), found));
+}
+
+#[test]
+fn expressions_are_looked_up_outside_and_again_when_topics_come() {
+    let mut bench = with_topic(2);
+    let mut join = joining("a", &[]);
+    join.topics = None;
+    join.regex = Some("top.*".to_owned());
+    let reply = bench.beat(join).expect("joins");
+    assert_eq!(reply.assignment, Some(Partitions::default()));
+    let lookup = reply.lookup.expect("one is due");
+    assert_eq!(
+        bench
+            .beat(going_on("a", reply.epoch.get()))
+            .expect("on")
+            .lookup,
+        None
+    );
+    look_up(&mut bench, &lookup);
+    bench.advance(A_WHILE_MS);
+    let reply = bench
+        .beat(going_on("a", reply.epoch.get()))
+        .expect("goes on");
+    assert_eq!(reply.assignment, Some(partitions(1, &[0, 1])));
+    set_topics(&bench, &[("topic", 1, 2), ("topper", 2, 1)]);
+    bench.advance(11_000);
+    let reply = bench
+        .beat(going_on("a", reply.epoch.get()))
+        .expect("goes on");
+    look_up(&mut bench, &reply.lookup.expect("one is due"));
+    bench.advance(A_WHILE_MS);
+    let reply = bench
+        .beat(going_on("a", reply.epoch.get()))
+        .expect("goes on");
+    assert_eq!(reply.assignment.map(|all| all.len()), Some(3));
+    check_replay(&bench);
+    let mut leave = going_on("a", -1);
+    leave.owned = None;
+    bench.beat(leave).expect("leaves");
+    let group = bench.coordinator.groups().next().expect("it is empty");
+    assert!(
+        group
+            .as_consumer()
+            .expect("a consumer group")
+            .resolved()
+            .is_empty()
+    );
+    check_replay(&bench);
+}
+
+#[test]
+fn bad_expressions_and_full_groups_change_nothing() {
+    let config = CoordinatorConfig {
+        consumer: super::GroupSettings {
+            max_size: 1,
+            ..super::GroupSettings::default()
+        },
+        ..CoordinatorConfig::default()
+    };
+    let mut bench = Bench::with_config(config);
+    let mut join = joining("a", &[]);
+    join.regex = Some("(".to_owned());
+    let refused = bench.beat(join).expect_err("no expression");
+    assert_eq!(refused.error, GroupError::InvalidRegex);
+    assert!(bench.coordinator.groups().next().is_none() && bench.log.is_empty());
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    let full = bench.beat(joining("b", &["topic"])).expect_err("full");
+    assert_eq!(full.error, GroupError::GroupFull);
+    bench.beat(joining("a", &["topic"])).expect("is in already");
+}
+
+#[test]
+fn an_empty_group_may_be_deleted_or_become_a_classic_one() {
+    let mut bench = with_topic(1);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    let delete = || GroupRequest::Delete(GroupId::new(GROUP));
+    let token = bench.ask(delete());
+    let refused = Some(GroupReply::Delete(Err(GroupError::NonEmptyGroup)));
+    assert_eq!(bench.reply(token), refused);
+    bench.beat(going_on("a", -1)).expect("leaves");
+    assert_eq!(bench.state(), "Empty");
+    let token = bench.ask(delete());
+    assert_eq!(bench.reply(token), Some(GroupReply::Delete(Ok(()))));
+    assert!(bench.replayed().groups().next().is_none());
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    bench.beat(going_on("a", -1)).expect("leaves");
+    bench.stable_group(1);
+    let group = bench.coordinator.groups().next().expect("a group");
+    assert!(group.as_classic().is_some());
+    check_replay(&bench);
+    let replayed = bench.replayed();
+    let group = replayed.groups().next().expect("a group");
+    assert!(group.as_classic().is_some());
+}
+
+fn subscription(topics: &[&str]) -> MemberProtocol {
+    let mut metadata = vec![0, 0];
+    metadata.extend((topics.len() as i32).to_be_bytes());
+    for topic in topics {
+        metadata.extend((topic.len() as i16).to_be_bytes());
+        metadata.extend(topic.as_bytes());
+    }
+    metadata.extend((-1_i32).to_be_bytes());
+    MemberProtocol {
+        name: "range".to_owned(),
+        metadata: metadata.into(),
+    }
+}
+
+fn classic_join(bench: &mut Bench, member: &str) -> JoinReply {
+    let mut request: JoinRequest = bench.join_request(&MemberId::new(member));
+    request.protocols = vec![subscription(&["topic"])];
+    let token = bench.ask(GroupRequest::Join(request));
+    bench.joined(token).unwrap_or_else(|| panic!("has to wait"))
+}
+
+fn classic_sync(bench: &mut Bench, reply: &JoinReply) -> Result<SyncReply, GroupError> {
+    let token = bench.ask(GroupRequest::Sync(SyncRequest {
+        group: GroupId::new(GROUP),
+        member: reply.member.clone(),
+        instance: None,
+        generation: reply.generation,
+        protocol_type: Some("consumer".to_owned()),
+        protocol: Some("range".to_owned()),
+        assignments: Vec::new(),
+    }));
+    bench.synced(token).unwrap_or_else(|| panic!("has to wait"))
+}
+
+fn classic_beat(bench: &mut Bench, member: &MemberId, generation: i32) -> Result<(), GroupError> {
+    bench.heartbeat(member, GenerationId::new(generation))
+}
+
+fn assigned(reply: &SyncReply) -> Vec<i32> {
+    let read = crate::groups::consumer_protocol::assignment(&reply.assignment);
+    let partitions = read.expect("an assignment").partitions;
+    let indexes = partitions.iter().flat_map(|(_, indexes)| indexes);
+    indexes.map(|index| index.get()).collect()
+}
+
+/// A stable classic group of one member that has both partitions of the topic.
+fn classic_group(bench: &mut Bench) -> MemberId {
+    let member = classic_join(bench, "").member;
+    let joined = classic_join(bench, member.as_str());
+    let all = crate::groups::consumer_protocol::encode_assignment(
+        &vec![("topic".into(), [0, 1].map(PartitionIndex::new).to_vec())],
+        0,
+    );
+    let token = bench.ask(GroupRequest::Sync(SyncRequest {
+        group: GroupId::new(GROUP),
+        member: member.clone(),
+        instance: None,
+        generation: joined.generation,
+        protocol_type: None,
+        protocol: None,
+        assignments: vec![(member.clone(), all)],
+    }));
+    bench.synced(token).expect("synced").expect("stable");
+    member
+}
+
+#[test]
+fn a_classic_group_goes_over_member_by_member_and_back() {
+    let mut bench = with_topic(2);
+    let classic = classic_group(&mut bench);
+    let joined = bench.beat(joining("new", &["topic"])).expect("joins");
+    assert_eq!(joined.assignment, Some(Partitions::default()));
+    check_replay(&bench);
+    assert!(
+        bench
+            .described()
+            .members
+            .iter()
+            .any(|member| member.is_classic)
+    );
+    // The classic member is told to join anew, gives up what it had, and gets half.
+    let told = classic_beat(&mut bench, &classic, 1);
+    assert_eq!(told, Err(GroupError::RebalanceInProgress));
+    let rejoined = classic_join(&mut bench, classic.as_str());
+    assert_eq!((rejoined.error, rejoined.leader.as_str()), (None, ""));
+    let synced = classic_sync(&mut bench, &rejoined).expect("synced");
+    assert_eq!(assigned(&synced), [0]);
+    let reply = bench
+        .beat(going_on("new", joined.epoch.get()))
+        .expect("goes on");
+    assert_eq!(reply.assignment, Some(partitions(1, &[1])));
+    let generation = rejoined.generation.get();
+    assert_eq!(classic_beat(&mut bench, &classic, generation), Ok(()));
+    check_replay(&bench);
+    // Once the consumer has gone only classic members are left.
+    bench.beat(going_on("new", -1)).expect("leaves");
+    assert_eq!(bench.state(), "PreparingRebalance");
+    let group = bench.coordinator.groups().next().expect("a group");
+    assert!(group.as_classic().is_some());
+    let joined = classic_join(&mut bench, classic.as_str());
+    assert_eq!(joined.leader, classic);
+}
+
+#[test]
+fn the_last_classic_member_may_leave_a_consumer_group() {
+    let mut bench = with_topic(2);
+    let classic = classic_group(&mut bench);
+    let joined = bench.beat(joining("new", &["topic"])).expect("joins");
+    let token = bench.ask(GroupRequest::Leave(LeaveRequest {
+        group: GroupId::new(GROUP),
+        members: vec![LeavingMember {
+            member: classic,
+            instance: None,
+            reason: String::new(),
+        }],
+    }));
+    assert_eq!(
+        bench.reply(token),
+        Some(GroupReply::Leave(Ok(vec![Ok(())])))
+    );
+    bench.advance(A_WHILE_MS);
+    let reply = bench
+        .beat(going_on("new", joined.epoch.get()))
+        .expect("goes on");
+    assert_eq!(reply.assignment, Some(partitions(1, &[0, 1])));
+    check_replay(&bench);
+}
+
+#[test]
+fn a_classic_member_that_does_not_come_is_taken_out() {
+    let mut bench = with_topic(2);
+    let classic = classic_group(&mut bench);
+    let joined = bench.beat(joining("new", &["topic"])).expect("joins");
+    let mut epoch = joined.epoch.get();
+    for _ in 0..13 {
+        let _ = bench.heartbeat(&classic, GenerationId::new(1));
+        bench.advance(5_000);
+        epoch = bench
+            .beat(going_on("new", epoch))
+            .expect("goes on")
+            .epoch
+            .get();
+    }
+    assert_eq!(
+        classic_beat(&mut bench, &classic, 1),
+        Err(GroupError::UnknownMember)
+    );
+    assert_eq!(bench.described().members.len(), 1);
+}
+
+#[test]
+fn the_policy_says_which_way_groups_go() {
+    let with = |policy| {
+        let mut config = CoordinatorConfig {
+            group_initial_rebalance_delay_ms: 0,
+            ..CoordinatorConfig::default()
+        };
+        config.consumer.migration_policy = policy;
+        let bench = Bench::with_config(config);
+        set_topics(&bench, &[("topic", 1, 2)]);
+        bench
+    };
+    for policy in [MigrationPolicy::Downgrade, MigrationPolicy::Disabled] {
+        let mut bench = with(policy);
+        classic_group(&mut bench);
+        let refused = bench.beat(joining("new", &["topic"])).expect_err("no way");
+        assert_eq!(refused.error, GroupError::GroupNotFound);
+        assert_eq!(bench.state(), "Stable", "the classic group is as it was");
+    }
+    let mut bench = with(MigrationPolicy::Disabled);
+    bench.beat(joining("a", &["topic"])).expect("joins");
+    let refused = classic_join(&mut bench, "");
+    assert_eq!(refused.error, Some(GroupError::InconsistentProtocol));
+    let mut bench = with(MigrationPolicy::Upgrade);
+    let classic = classic_group(&mut bench);
+    bench.beat(joining("new", &["topic"])).expect("joins");
+    bench.beat(going_on("new", -1)).expect("leaves");
+    assert_eq!(bench.described().members.len(), 1, "stays a consumer group");
+    let token = bench.ask(GroupRequest::Heartbeat(HeartbeatRequest {
+        group: GroupId::new(GROUP),
+        member: classic,
+        instance: None,
+        generation: GenerationId::new(1),
+    }));
+    assert!(matches!(bench.reply(token), Some(GroupReply::Heartbeat(_))));
+}

@@ -1,0 +1,307 @@
+//! Transactions in one partition: which batches may begin one here, and the markers that end them.
+//!
+//! A transactional batch of a producer that has no transaction open here is taken only after the
+//! coordinator has said that there is one which includes this partition (KIP-890). Between question
+//! and append nothing is locked, so the question leaves a trace, the [`Guard`]; a marker wipes it
+//! out. A batch whose guard is gone is not taken: it came too late, and would begin a transaction
+//! that nobody ends. So does the end of the term in which it was asked: other leaders may have written
+//! markers since.
+//!
+//! Invariants: at most [`MAX_UNVERIFIED`] producers are asked about at a time; a producer's lowest
+//! sequence number that was asked about goes first, so that none is skipped when it is refused.
+
+use std::collections::HashMap;
+
+use odradek_protocol::batch::{BatchHeader, BatchOrigin};
+use odradek_protocol::ids::{LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TimestampMs};
+use odradek_raft::Proposal;
+use odradek_storage::producer_state::EndTxnMarker;
+use tokio::sync::oneshot;
+
+use super::in_flight::{InFlight, LastInFlight, SequenceFault};
+use super::ticket::SharedOutcome;
+use super::{Appending, Partition, PartitionError};
+use crate::coordinator::effects::ProducerIdentity;
+use crate::coordinator::end_marker;
+
+/// Producers that may be asked about at a time.
+const MAX_UNVERIFIED: usize = 65_536;
+/// How long the trace of a question is kept that led to nothing, in milliseconds.
+const TRACE_MS: i64 = 10 * 60 * 1_000;
+
+/// Proof that the coordinator was asked about a producer, and that nothing has ended its
+/// transaction here since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    term: LeaderEpoch,
+    number: u64,
+    /// Whether the client raises its epoch with every transaction.
+    pub bumps_epoch: bool,
+}
+
+/// A batch that may be taken once the coordinator has been asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unverified {
+    /// Whose batch it is.
+    pub producer: ProducerIdentity,
+    /// What the batch is to be handed in with.
+    pub guard: Guard,
+}
+
+/// How batches of transactions are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// They are taken without a question (`transaction.partition.verification.enable=false`).
+    Off,
+    /// The coordinator has not been asked.
+    Needed {
+        /// Whether the client raises its epoch with every transaction.
+        bumps_epoch: bool,
+    },
+    /// The coordinator has said that the partition is part of the transaction.
+    Done(Guard),
+}
+
+/// The end of a transaction, as the coordinator tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxnEnd {
+    /// Whose transaction it is.
+    pub producer: ProducerIdentity,
+    /// How it ended.
+    pub marker: EndTxnMarker,
+    /// Whether the epoch is above that of every batch of the transaction.
+    pub bumps_epoch: bool,
+}
+
+#[derive(Debug)]
+struct Trace {
+    epoch: ProducerEpoch,
+    lowest: Sequence,
+    number: u64,
+    asked_at: TimestampMs,
+}
+
+/// The questions under way in one term of this broker's leadership, by producer.
+#[derive(Debug)]
+pub(super) struct Traces {
+    term: LeaderEpoch,
+    producers: HashMap<ProducerId, Trace>,
+    next_number: u64,
+}
+
+impl Default for Traces {
+    fn default() -> Self {
+        Self {
+            term: LeaderEpoch::NONE,
+            producers: HashMap::new(),
+            next_number: 0,
+        }
+    }
+}
+
+impl Traces {
+    /// What was asked in an earlier term counts for nothing.
+    fn enter(&mut self, term: LeaderEpoch) {
+        if self.term != term {
+            self.term = term;
+            self.producers.clear();
+        }
+    }
+
+    /// Notes that the coordinator is about to be asked.
+    fn ask(
+        &mut self,
+        header: &BatchHeader,
+        bumps_epoch: bool,
+        now: TimestampMs,
+    ) -> Result<Unverified, PartitionError> {
+        let (epoch, sequence) = (header.producer_epoch, header.base_sequence);
+        if self.producers.len() >= MAX_UNVERIFIED {
+            return Err(PartitionError::Busy);
+        }
+        let next_number = &mut self.next_number;
+        let trace = self.producers.entry(header.producer_id).or_insert_with(|| {
+            *next_number += 1;
+            Trace {
+                epoch,
+                lowest: sequence,
+                number: *next_number,
+                asked_at: now,
+            }
+        });
+        if epoch > trace.epoch {
+            (trace.epoch, trace.lowest) = (epoch, sequence);
+        } else if epoch == trace.epoch {
+            trace.lowest = trace.lowest.min(sequence);
+        }
+        trace.asked_at = now;
+        Ok(Unverified {
+            producer: ProducerIdentity {
+                id: header.producer_id,
+                epoch,
+            },
+            guard: Guard {
+                term: self.term,
+                number: trace.number,
+                bumps_epoch,
+            },
+        })
+    }
+
+    /// Whether a batch may be appended with `guard`.
+    fn check(&self, header: &BatchHeader, guard: Guard) -> Result<(), PartitionError> {
+        if guard.term != self.term {
+            return Err(PartitionError::NotLeader { leader: None });
+        }
+        match self.producers.get(&header.producer_id) {
+            Some(trace) if trace.number == guard.number => {
+                match header.base_sequence > trace.lowest {
+                    true => Err(PartitionError::OutOfOrderSequence),
+                    false => Ok(()),
+                }
+            }
+            _ => Err(PartitionError::NotInTransaction),
+        }
+    }
+
+    /// A transaction of the producer has ended. A client that raises its epoch with every transaction may by then
+    /// have asked about the next one, whose epoch is that of the marker.
+    fn end(&mut self, end: TxnEnd) {
+        let (id, epoch) = (end.producer.id, end.producer.epoch);
+        let is_of_next =
+            |trace: &Trace| trace.epoch > epoch || trace.epoch == epoch && end.bumps_epoch;
+        if !self.producers.get(&id).is_some_and(is_of_next) {
+            self.forget(id);
+        }
+    }
+
+    /// The producer's transaction has begun here.
+    pub(super) fn forget(&mut self, producer_id: ProducerId) {
+        self.producers.remove(&producer_id);
+    }
+
+    /// Drops what led to nothing long ago.
+    pub(super) fn sweep(&mut self, now: TimestampMs) {
+        self.producers
+            .retain(|_, trace| now.get().saturating_sub(trace.asked_at.get()) < TRACE_MS);
+    }
+}
+
+/// What orders the appends of a partition.
+#[derive(Debug, Default)]
+pub(super) struct Ordering {
+    pub in_flight: InFlight<SharedOutcome>,
+    pub traces: Traces,
+}
+
+impl Partition {
+    /// Whether a transactional batch may be taken in this term as far as its transaction goes; called
+    /// with the lock that orders appends.
+    pub(super) fn check_transaction(
+        &self,
+        ordering: &mut Ordering,
+        header: &BatchHeader,
+        term: LeaderEpoch,
+        verification: Verification,
+    ) -> Result<(), PartitionError> {
+        ordering.traces.enter(term);
+        if !header.is_transactional() || self.is_in_transaction(ordering, header) {
+            return Ok(());
+        }
+        match verification {
+            Verification::Off => Ok(()),
+            Verification::Needed { bumps_epoch } => {
+                let now = self.clock.wall();
+                let asked = ordering.traces.ask(header, bumps_epoch, now)?;
+                Err(PartitionError::Unverified(asked))
+            }
+            Verification::Done(guard) => {
+                ordering.traces.check(header, guard)?;
+                let is_unknown = || {
+                    let id = header.producer_id;
+                    ordering.in_flight.last(id).is_none()
+                        && self
+                            .reader()
+                            .with_producers(|states| states.get(id).is_none())
+                };
+                // Such a client begins every transaction with 0, so what came before is missing.
+                if guard.bumps_epoch && header.base_sequence.get() != 0 && is_unknown() {
+                    return Err(PartitionError::OutOfOrderSequence);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the producer of the batch has a transaction open here, with this epoch.
+    fn is_in_transaction(&self, ordering: &Ordering, header: &BatchHeader) -> bool {
+        match ordering.in_flight.last(header.producer_id) {
+            Some(LastInFlight::Marker(_)) => return false,
+            Some(LastInFlight::Transactional(epoch)) => return epoch == header.producer_epoch,
+            Some(LastInFlight::Plain(_)) | None => {}
+        }
+        self.reader().with_producers(|states| {
+            states.get(header.producer_id).is_some_and(|known| {
+                known.current_txn_first_offset.is_some() && known.epoch == header.producer_epoch
+            })
+        })
+    }
+
+    /// Enqueues the marker that ends a transaction of this partition. A marker for a transaction that
+    /// has ended before, or has never written here, is written all the same.
+    ///
+    /// # Errors
+    /// The marker is of an old producer or coordinator, or cannot be written now.
+    pub fn append_marker(&self, end: TxnEnd) -> Result<Appending, PartitionError> {
+        let epoch = self.require_writable(None, BatchOrigin::Coordinator)?;
+        let settings = self.settings.load();
+        let more_than_majority = self.require_in_sync(epoch, settings.min_insync_replicas)?;
+        let batch = end_marker::build(end.producer, end.marker, self.clock.wall());
+        let header = BatchHeader::parse(&batch)?;
+        let (committed_sender, committed) = oneshot::channel();
+        let mut ordering = self.ordering.lock();
+        self.check_end(&ordering, end)?;
+        self.group.propose(Proposal {
+            batch,
+            header,
+            appended: None,
+            committed: committed_sender,
+        })?;
+        self.directory.take_room(header.size_in_bytes());
+        let outcome = SharedOutcome::new(committed);
+        ordering.traces.end(end);
+        ordering
+            .in_flight
+            .record_marker(end.producer.id, end.producer.epoch, outcome.clone());
+        let events = std::sync::Arc::clone(&self.events);
+        Ok(Appending::shared(outcome, None, None, events).and(more_than_majority))
+    }
+
+    /// Whether a coordinator of this broker, which keeps the partition as its log, may write the
+    /// marker there.
+    ///
+    /// # Errors
+    /// The marker is of an old producer or coordinator.
+    pub fn check_marker(&self, end: TxnEnd) -> Result<(), PartitionError> {
+        self.check_end(&self.ordering.lock(), end)
+    }
+
+    fn check_end(&self, ordering: &Ordering, end: TxnEnd) -> Result<(), PartitionError> {
+        let in_flight = ordering.in_flight.last(end.producer.id);
+        if in_flight.is_some_and(|last| last.epoch() > end.producer.epoch) {
+            return Err(SequenceFault::FencedEpoch.into());
+        }
+        if end.bumps_epoch
+            && let Some(LastInFlight::Transactional(epoch)) = in_flight
+            && epoch == end.producer.epoch
+        {
+            return Err(SequenceFault::FencedEpoch.into());
+        }
+        let (producer, marker) = (end.producer, end.marker);
+        self.reader()
+            .with_producers(|states| {
+                states.check_end(producer.id, producer.epoch, marker, end.bumps_epoch)
+            })
+            .map_err(PartitionError::from)
+    }
+}
