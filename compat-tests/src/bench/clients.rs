@@ -103,6 +103,11 @@ pub fn librdkafka_produce(bootstrap: &str, topic: &str, count: u64) -> Result<Du
             "-a",
             "-1",
             "-q",
+            // The program waits a second for batches to fill, and fills one partition meanwhile, unless told not to.
+            "-X",
+            "linger.ms=5",
+            "-X",
+            "sticky.partitioning.linger.ms=0",
         ]
         .map(str::to_owned),
         b"",

@@ -32,14 +32,12 @@ pub fn touch_page_cache(directory: &Path, bytes: u64) -> Result<()> {
     Ok(std::fs::remove_file(&path)?)
 }
 
-/// Measures both in `directory`, writing `total_bytes` for the first.
-pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
+/// MB/s of one writer of `total_bytes` in `directory` that syncs every 8 MiB.
+pub fn sequential(directory: &Path, total_bytes: u64) -> Result<f64> {
     const CHUNK_BYTES: usize = 1 << 20;
     const SYNC_EVERY_BYTES: u64 = 8 << 20;
-    const SYNCS: usize = 2_000;
-    let path = directory.join("disk-limits");
+    let path = directory.join("disk-sequential");
     let chunk = vec![0x5a; CHUNK_BYTES];
-
     let mut file = File::create(&path)?;
     let started = Instant::now();
     let (mut written, mut unsynced) = (0, 0);
@@ -54,11 +52,21 @@ pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
     }
     file.sync_data()?;
     let seconds = started.elapsed().as_secs_f64();
+    std::fs::remove_file(&path)?;
+    Ok(written as f64 / 1e6 / seconds)
+}
+
+/// Measures both in `directory`, writing `total_bytes` for the first.
+pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
+    const SYNCS: usize = 2_000;
+    let sequential_mb_per_second = sequential(directory, total_bytes)?;
+    let path = directory.join("disk-limits");
+    let block = [0x5a; 4096];
 
     let mut file = File::create(&path)?;
     let mut times = Vec::with_capacity(SYNCS);
     for _ in 0..SYNCS {
-        file.write_all(&chunk[..4096])?;
+        file.write_all(&block)?;
         let started = Instant::now();
         file.sync_data()?;
         times.push(started.elapsed());
@@ -66,7 +74,7 @@ pub fn measure(directory: &Path, total_bytes: u64) -> Result<DiskLimits> {
     std::fs::remove_file(&path)?;
     times.sort_unstable();
     Ok(DiskLimits {
-        sequential_mb_per_second: written as f64 / 1e6 / seconds,
+        sequential_mb_per_second,
         fdatasync_p50: times[SYNCS / 2],
         fdatasync_p99: times[SYNCS * 99 / 100],
     })

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, GroupId, JoinGroupRequest, JoinGroupResponse,
+    ConsumerGroupHeartbeatRequest, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse,
 };
 
 use super::nodes::{Kind, Node};
@@ -30,6 +30,9 @@ const TOPIC: &str = "read-by-groups";
 const CONNECTIONS: usize = 32;
 const MEMBERS: usize = 100;
 const PARTITIONS: i32 = 1_000;
+
+/// REBALANCE_IN_PROGRESS, as a heartbeat answers it.
+const REBALANCE_IN_PROGRESS: i16 = 27;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Offsets that are live when a coordinator loads.
@@ -147,9 +150,10 @@ pub fn classic_rebalance(report: &mut Report, kind: Kind, scale: Scale) -> Resul
             id: answer.member_id.to_string(),
         });
     }
+    let mut leader = None;
     for round in 0..=scale.repetitions {
         let begun = Instant::now();
-        rebalance(&mut members)?;
+        leader = Some(rebalance(&mut members, leader)?);
         // The first makes the group.
         if round > 0 {
             let name = "classic rebalance, 100 members, 1,000 partitions";
@@ -162,6 +166,23 @@ pub fn classic_rebalance(report: &mut Report, kind: Kind, scale: Scale) -> Resul
 struct ClassicMember {
     wire: Wire,
     id: String,
+}
+
+impl ClassicMember {
+    fn heartbeat(&mut self, generation: i32) -> Result<i16> {
+        let request = HeartbeatRequest::default()
+            .with_group_id(GroupId(text("classic")))
+            .with_member_id(text(&self.id))
+            .with_generation_id(generation);
+        Ok(self.wire.call(4, &request)?.error_code)
+    }
+}
+
+/// Who leads a classic group.
+#[derive(Clone, Copy)]
+struct Leader {
+    place: usize,
+    generation: i32,
 }
 
 fn classic_join(id: &str) -> JoinGroupRequest {
@@ -194,14 +215,26 @@ fn range(member: usize) -> Bytes {
     bytes.freeze()
 }
 
-fn rebalance(members: &mut [ClassicMember]) -> Result<()> {
-    // The leader of a stable group begins a rebalance by joining.
-    let mut asked = Vec::new();
-    for member in members.iter_mut() {
-        asked.push(member.wire.send(7, &classic_join(&member.id))?);
+/// All join, the leader of the stable group first, since only it begins a rebalance by joining; its place among them.
+fn rebalance(members: &mut [ClassicMember], leader: Option<Leader>) -> Result<Leader> {
+    let mut asked: Vec<Option<i32>> = members.iter().map(|_| None).collect();
+    if let Some(leader) = leader {
+        let member = &mut members[leader.place];
+        asked[leader.place] = Some(member.wire.send(7, &classic_join(&member.id))?);
+        // A follower that joins before its coordinator has heard of the leader would be told that nothing has changed.
+        let other = &mut members[(leader.place + 1) % MEMBERS];
+        let begun = Instant::now();
+        while other.heartbeat(leader.generation)? != REBALANCE_IN_PROGRESS {
+            ensure!(begun.elapsed() < PATIENCE, "no rebalance begins");
+        }
+    }
+    for (member, asked) in members.iter_mut().zip(&mut asked) {
+        if asked.is_none() {
+            *asked = Some(member.wire.send(7, &classic_join(&member.id))?);
+        }
     }
     let mut joined: Vec<JoinGroupResponse> = Vec::new();
-    for (member, id) in members.iter_mut().zip(asked) {
+    for (member, id) in members.iter_mut().zip(asked.into_iter().flatten()) {
         let answer: JoinGroupResponse = member.wire.receive::<JoinGroupRequest>(7, id)?;
         ensure!(answer.error_code == 0, "join: {answer:?}");
         joined.push(answer);
@@ -235,7 +268,13 @@ fn rebalance(members: &mut [ClassicMember]) -> Result<()> {
             "sync: {answer:?}"
         );
     }
-    Ok(())
+    let place = members
+        .iter()
+        .zip(&joined)
+        .position(|(member, answer)| *answer.leader == *member.id)
+        .context("nobody leads")?;
+    let generation = joined[place].generation_id;
+    Ok(Leader { place, generation })
 }
 
 /// A consumer group of 99 members, over 1,000 partitions, gets one more.

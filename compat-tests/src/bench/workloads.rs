@@ -9,13 +9,15 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::clients::{java_produce, librdkafka_consume, librdkafka_produce};
-use super::disk::touch_page_cache;
+use super::disk::{sequential, touch_page_cache};
 use super::nodes::{Kind, Node};
 use super::report::Report;
 use super::spread::Spread;
 
 const PARTITIONS: i32 = 6;
 const RECORD_BYTES: u64 = 1024;
+/// What the disk is measured with beside a round.
+const DISK_SAMPLE_BYTES: u64 = 512 << 20;
 
 /// How much of everything.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,14 @@ pub fn librdkafka_flat_out(report: &mut Report, kind: Kind, scale: Scale) -> Res
         let topic = format!("flat-{round}");
         node.create_topic(&topic, PARTITIONS)?;
         touch_page_cache(&std::env::temp_dir(), 2 * count * RECORD_BYTES)?;
+        // The disk varies from minute to minute: what it gives is measured beside each round.
+        let disk = sequential(&std::env::temp_dir(), DISK_SAMPLE_BYTES)?;
+        report.add(
+            "the disk, one writer that syncs every 8 MiB",
+            "MB/s",
+            kind,
+            disk,
+        );
         let sampler = ResidentSampler::start(node.process().pid());
         let cpu_before = node.process().cpu_time()?;
         let elapsed = librdkafka_produce(&bootstrap, &topic, count)?;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::admin::{Placement, placement};
 use super::check::{Rule, Violation, check, coordination, count, describe};
@@ -76,6 +76,8 @@ pub struct Verdict {
     pub faults: usize,
     /// Idempotent producers that found no way on.
     pub given_up: Vec<String>,
+    /// Producers of librdkafka that did not come back from a call.
+    pub hung: usize,
     /// How long the cluster took to be in sync after the last fault.
     pub healing: Duration,
     /// How long replicas took to be the same once all was read back.
@@ -90,7 +92,7 @@ impl Verdict {
             .map(|(rule, number)| format!("{number} × {rule}"))
             .collect();
         format!(
-            "seed {}: {} faults, {} records acknowledged, {} in the dark, {} read, {} latest offsets, {} transactions ended and {} in the dark, {} commits, {} partitions handed out, in sync after {:.1} s and the same {:.1} s later: {}{}",
+            "seed {}: {} faults, {} records acknowledged, {} in the dark, {} read, {} latest offsets, {} transactions ended and {} in the dark, {} commits, {} partitions handed out, in sync after {:.1} s and the same {:.1} s later: {}{}{}",
             self.seed,
             self.faults,
             self.acknowledged,
@@ -112,6 +114,10 @@ impl Verdict {
                 String::new()
             } else {
                 format!(" ({} producers started afresh)", self.given_up.len())
+            },
+            match self.hung {
+                0 => String::new(),
+                hung => format!(" ({hung} of librdkafka's producers hung)"),
             }
         )
     }
@@ -155,7 +161,11 @@ impl Campaign {
             .start()
             .with_context(|| format!("seed {seed}: start"))?;
         let result = self.run_on(&mut cluster, seed, steps);
-        result.with_context(|| format!("seed {seed}\n{}", cluster.logs()))
+        // The logs are long: whoever sees only one end of them is told why all the same.
+        result.map_err(|error| {
+            let why = format!("seed {seed}: {error:#}");
+            anyhow!("{why}\n{}\n{why}", cluster.logs())
+        })
     }
 
     fn run_on(&self, cluster: &mut Cluster, seed: u64, steps: &[Step]) -> Result<Verdict> {
@@ -242,6 +252,7 @@ impl Campaign {
             handed_out: history.owned.len(),
             faults: steps.len(),
             given_up: history.given_up,
+            hung: history.hung,
             healing,
             catching_up,
         })

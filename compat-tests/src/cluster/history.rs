@@ -150,6 +150,8 @@ pub struct History {
     pub out_of_range: Vec<OutOfRange>,
     /// Idempotent producers that found no way on and started afresh, and why.
     pub given_up: Vec<String>,
+    /// Producers of librdkafka that did not come back from a call.
+    pub hung: usize,
     /// What transactional producers did.
     pub attempts: Vec<Attempt>,
     /// What read_committed readers were given.

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -21,6 +21,9 @@ use super::store::{Attributes, BLOCK_BYTES, CutReport, Fault, Refusal, Store};
 
 /// Only this mount changes the store, so the kernel may remember what it has seen.
 const ATTRIBUTES_VALID: Duration = Duration::from_secs(3600);
+
+/// How long the threads that serve a mount may take to learn of its end.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A mounted forgetful file system; unmounted when dropped.
 pub struct ForgetfulMount {
@@ -110,10 +113,18 @@ impl ForgetfulMount {
         let Some(session) = self.session.take() else {
             return Ok(());
         };
-        match session.umount_and_join() {
+        let (done, heard) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = done.send(session.umount_and_join());
+        });
+        match heard.recv_timeout(UNMOUNT_PATIENCE) {
             // One of the threads that serve the mount may learn of its end from the kernel first.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
-            result => result,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
+            Ok(result) => result,
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the mount is not given back, as by a process that still has a file of it open",
+            )),
         }
     }
 }

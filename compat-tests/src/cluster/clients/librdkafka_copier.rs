@@ -4,18 +4,26 @@
 //! was sent and not acknowledged, and librdkafka 2.12 gives its sequence number to the next record in the same epoch:
 //! where the purged one has arrived after all, every broker takes the next for its duplicate, and it is lost.
 //!
+//! A producer lives on a thread of its own, since librdkafka 2.12 may not come back from a call, whatever time the call
+//! is given: `send_offsets_to_transaction` waits on when the group's coordinator goes away in the middle (its issues 5456
+//! and 5511). One that has not come back from a call for [`HANG_PATIENCE`] is left where it is, counted, and followed by
+//! another, which fences it.
+//!
 //! `ODRADEK_RDKAFKA_DEBUG` has librdkafka tell what it does: its `debug` contexts, as in `eos,msg`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -28,6 +36,9 @@ use crate::requests::Topic;
 
 /// How long one call of librdkafka's may take before it is made again.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long after that a producer is left alone that has not come back from it.
+const HANG_PATIENCE: Duration = Duration::from_secs(20);
 
 const DEBUG: &str = "ODRADEK_RDKAFKA_DEBUG";
 
@@ -59,36 +70,42 @@ pub struct LibrdkafkaCopier {
     partitions: i32,
     number: u32,
     rng: StdRng,
-    group: Coordinator,
-    position: i64,
-    attempts: u32,
+    attempts: Arc<AtomicU32>,
+}
+
+/// What becomes of a producer.
+enum News {
+    /// It has come back from a call.
+    Lives,
+    /// It was told to stop and has nothing open, or can do nothing more.
+    Ended(Result<()>),
 }
 
 impl LibrdkafkaCopier {
     /// A copier with this number that writes to `output` and writes down everything it does.
     pub fn new(shared: Shared, output: &Topic, partitions: i32, number: u32, seed: u64) -> Self {
-        let id = id_of(number);
         Self {
-            group: Coordinator::of(&shared.addresses, Kind::Group, &id, 0),
             shared,
             output: output.clone(),
             partitions,
             number,
             rng: StdRng::seed_from_u64(seed),
-            position: 0,
-            attempts: 0,
+            attempts: Arc::default(),
         }
     }
 
-    /// Copies until told to stop, and leaves nothing open. A producer of librdkafka's that fails for good is followed
-    /// by another.
+    /// Copies until told to stop, and leaves nothing open. A producer of librdkafka's that fails for good, or does not
+    /// come back, is followed by another.
     pub fn run(mut self) -> Result<()> {
         let mut deadline = None;
         loop {
-            if let Err(error) = self.instance() {
-                self.note_if_stuck(&error);
-            } else {
-                return Ok(());
+            match self.one_producer()? {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(error)) => self.note_if_stuck(&error),
+                None => {
+                    let recorder = &self.shared.recorder;
+                    recorder.note(|history| history.hung += 1);
+                }
             }
             if self.shared.stopping() {
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + FINISH_PATIENCE);
@@ -97,6 +114,36 @@ impl LibrdkafkaCopier {
                 }
             }
             std::thread::sleep(BACKOFF);
+        }
+    }
+
+    /// What came of one producer; `None` if it does not come back.
+    fn one_producer(&mut self) -> Result<Option<Result<()>>> {
+        let (news, heard) = mpsc::channel();
+        let mut instance = Instance {
+            group: Coordinator::of(&self.shared.addresses, Kind::Group, &id_of(self.number), 0),
+            shared: self.shared.clone(),
+            output: self.output.clone(),
+            partitions: self.partitions,
+            number: self.number,
+            rng: StdRng::seed_from_u64(self.rng.random()),
+            position: 0,
+            attempts: Arc::clone(&self.attempts),
+            news: news.clone(),
+        };
+        std::thread::spawn(move || {
+            let ended = instance.run();
+            let _ = news.send(News::Ended(ended));
+        });
+        loop {
+            match heard.recv_timeout(CALL_PATIENCE + HANG_PATIENCE) {
+                Ok(News::Lives) => {}
+                Ok(News::Ended(ended)) => return Ok(Some(ended)),
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("copier {} of librdkafka panicked", self.number)
+                }
+            }
         }
     }
 
@@ -113,7 +160,22 @@ impl LibrdkafkaCopier {
             recorder.note(|history| history.given_up.push(why));
         }
     }
+}
 
+/// One producer's life.
+struct Instance {
+    shared: Shared,
+    output: Topic,
+    partitions: i32,
+    number: u32,
+    rng: StdRng,
+    group: Coordinator,
+    position: i64,
+    attempts: Arc<AtomicU32>,
+    news: Sender<News>,
+}
+
+impl Instance {
     fn config(&self) -> ClientConfig {
         let servers: Vec<String> = self
             .shared
@@ -134,7 +196,8 @@ impl LibrdkafkaCopier {
         config
     }
 
-    fn instance(&mut self) -> Result<()> {
+    /// Copies until told to stop; an error if the producer can do nothing more.
+    fn run(&mut self) -> Result<()> {
         let id = id_of(self.number);
         let producer: ThreadedProducer<Quiet> = self
             .config()
@@ -149,7 +212,7 @@ impl LibrdkafkaCopier {
             .set("group.id", &id)
             .set("enable.auto.commit", "false")
             .create_with_context(Quiet)?;
-        retried(|| producer.init_transactions(CALL_PATIENCE))?;
+        self.retried(|| producer.init_transactions(CALL_PATIENCE))?;
         self.position = self.stands_at()?;
         while !self.shared.stopping() {
             self.attempt(&producer, &consumer)?;
@@ -161,6 +224,7 @@ impl LibrdkafkaCopier {
     fn stands_at(&mut self) -> Result<i64> {
         let deadline = Instant::now() + FINISH_PATIENCE;
         loop {
+            self.lives()?;
             match position(&mut self.group, &self.shared.topic.name, self.number) {
                 Ok(Ok(position)) => return Ok(position),
                 other if Instant::now() >= deadline => bail!("OffsetFetch: {other:?}"),
@@ -178,9 +242,8 @@ impl LibrdkafkaCopier {
         let name = AttemptName {
             copier: self.number,
             position: self.position,
-            number: self.attempts,
+            number: self.attempts.fetch_add(1, Ordering::Relaxed),
         };
-        self.attempts += 1;
         let mut partitions: Vec<Partition> = (0..self.partitions).collect();
         partitions.shuffle(&mut self.rng);
         partitions.truncate(self.rng.random_range(1..=partitions.len()));
@@ -198,32 +261,53 @@ impl LibrdkafkaCopier {
         let mut offsets = TopicPartitionList::new();
         let next = Offset::Offset(self.position + 1);
         offsets.add_partition_offset(&self.shared.topic.name, POSITION_PARTITION, next)?;
-        retried(|| producer.send_offsets_to_transaction(&offsets, &metadata, CALL_PATIENCE))?;
+        self.retried(|| producer.send_offsets_to_transaction(&offsets, &metadata, CALL_PATIENCE))?;
         // Nothing may be left to purge, see the module.
-        producer.flush(FINISH_PATIENCE)?;
+        self.flush(producer)?;
         let commits = self.rng.random_bool(0.8);
         recorder.attempt_asked(index, commits);
         match commits {
-            true => retried(|| producer.commit_transaction(CALL_PATIENCE))?,
-            false => retried(|| producer.abort_transaction(CALL_PATIENCE))?,
+            true => self.retried(|| producer.commit_transaction(CALL_PATIENCE))?,
+            false => self.retried(|| producer.abort_transaction(CALL_PATIENCE))?,
         }
         recorder.attempt_answered(index);
         self.position += i64::from(commits);
         Ok(())
     }
-}
 
-/// Makes a call again as often as librdkafka says that this may help.
-fn retried(mut call: impl FnMut() -> KafkaResult<()>) -> KafkaResult<()> {
-    let deadline = Instant::now() + FINISH_PATIENCE;
-    loop {
-        match call() {
-            Err(KafkaError::Transaction(error))
-                if error.is_retriable() && Instant::now() < deadline =>
-            {
-                std::thread::sleep(BACKOFF);
+    /// Says that it is there; an error if nobody waits for it any more.
+    fn lives(&self) -> Result<()> {
+        let told = self.news.send(News::Lives);
+        told.map_err(|_| anyhow!("left for another producer"))
+    }
+
+    /// Makes a call again as often as librdkafka says that this may help.
+    fn retried(&self, mut call: impl FnMut() -> KafkaResult<()>) -> Result<()> {
+        let deadline = Instant::now() + FINISH_PATIENCE;
+        loop {
+            let called = call();
+            self.lives()?;
+            match called {
+                Err(KafkaError::Transaction(error))
+                    if error.is_retriable() && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(BACKOFF);
+                }
+                done => return Ok(done?),
             }
-            done => return done,
+        }
+    }
+
+    fn flush(&self, producer: &ThreadedProducer<Quiet>) -> Result<()> {
+        let deadline = Instant::now() + FINISH_PATIENCE;
+        loop {
+            let flushed = producer.flush(CALL_PATIENCE);
+            self.lives()?;
+            match flushed {
+                Err(KafkaError::Flush(RDKafkaErrorCode::OperationTimedOut))
+                    if Instant::now() < deadline => {}
+                done => return Ok(done?),
+            }
         }
     }
 }
