@@ -87,9 +87,11 @@ fn step(command: &mut Command) -> Result<()> {
 /// Produces `count` records of 1 KiB with `acks=all` as fast as librdkafka can; the time it took.
 pub fn librdkafka_produce(bootstrap: &str, topic: &str, count: u64) -> Result<Duration> {
     let count_text = count.to_string();
+    // It may have to be built first.
+    let program = rdkafka_performance()?;
     let started = Instant::now();
     let output = run(
-        &rdkafka_performance()?,
+        &program,
         &[
             "-P",
             "-t",
@@ -140,9 +142,11 @@ pub fn librdkafka_consume(
     count: u64,
 ) -> Result<Duration> {
     let count_text = count.to_string();
+    // It may have to be built first.
+    let program = rdkafka_performance()?;
     let started = Instant::now();
     let output = run(
-        &rdkafka_performance()?,
+        &program,
         &[
             "-G",
             group,
