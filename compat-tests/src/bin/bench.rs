@@ -1,9 +1,9 @@
 //! `cargo run --release -p compat-tests --bin bench`: Odradek beside Kafka 4.4.0 on this machine.
 //!
-//! `bench [--quick] [--only TEXT]… [--without-kafka]`: `--only` keeps the workloads whose name
-//! contains TEXT; `--only cluster` are those of clusters of three nodes. Kafka's jars are the ones that `./test.sh` fetches.
+//! Kafka's jars are the ones that `./test.sh` fetches; `--help` says the rest.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use clap::Parser;
 
 use compat_tests::bench::clusters;
 use compat_tests::bench::disk;
@@ -13,31 +13,42 @@ use compat_tests::bench::report::Report;
 use compat_tests::bench::transactions;
 use compat_tests::bench::workloads::{self, Scale};
 
+/// Measures Odradek and Apache Kafka 4.4.0 in one run, and prints a table of both with their ratios.
+#[derive(Parser)]
+struct Arguments {
+    /// One round of everything, and less of it.
+    #[arg(long)]
+    quick: bool,
+    /// Keeps the workloads whose name contains this, as in `cluster-`; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Measures Odradek alone.
+    #[arg(long)]
+    without_kafka: bool,
+}
+
+const WHOLE: Scale = Scale {
+    flat_out_records: 2_000_000,
+    paced_seconds: 20,
+    repetitions: 3,
+    kills: 20,
+};
+
+const QUICK: Scale = Scale {
+    flat_out_records: 500_000,
+    paced_seconds: 5,
+    repetitions: 1,
+    kills: 5,
+};
+
 fn main() -> Result<()> {
-    let mut scale = Scale {
-        flat_out_records: 2_000_000,
-        paced_seconds: 20,
-        repetitions: 3,
-        kills: 20,
+    let arguments = Arguments::parse();
+    let only = &arguments.only;
+    let scale = if arguments.quick { QUICK } else { WHOLE };
+    let kinds: &[Kind] = match arguments.without_kafka {
+        true => &[Kind::Odradek],
+        false => &[Kind::Odradek, Kind::Kafka, Kind::KafkaFlushing],
     };
-    let mut only = Vec::new();
-    let mut kinds = vec![Kind::Odradek, Kind::Kafka, Kind::KafkaFlushing];
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--quick" => {
-                scale = Scale {
-                    flat_out_records: 500_000,
-                    paced_seconds: 5,
-                    repetitions: 1,
-                    kills: 5,
-                };
-            }
-            "--only" => only.extend(arguments.next()),
-            "--without-kafka" => kinds = vec![Kind::Odradek],
-            _ => bail!("usage: bench [--quick] [--only TEXT]… [--without-kafka]"),
-        }
-    }
 
     type Workload = (&'static str, fn(&mut Report, Kind, Scale) -> Result<()>);
     let all: [Workload; 20] = [
@@ -84,7 +95,7 @@ fn main() -> Result<()> {
             continue;
         }
         eprintln!("{name}");
-        for &kind in &kinds {
+        for &kind in kinds {
             // The flushing Kafka is only of interest where the disk is, and on its own.
             let without_disk =
                 matches!(name, "start" | "partitions") || name.starts_with("cluster");

@@ -1,121 +1,140 @@
-//! `cargo run --release -p compat-tests --bin nemesis -- [--seeds A..B] [--nodes 3|5] [--seconds N] [--partitions N]
-//! [--disks] [--relays] [--java] [--kafka]`: breaks clusters under load, one for each seed, and judges what their clients saw.
-//!
-//! `… --bin nemesis -- failover [--rounds N] [--only kill|pause|isolation] [--kafka | --both]`: measures how long a
-//! producer waits when its leader fails, and prints the table for `docs/BENCHMARKS.md`.
-//!
-//! `… --bin nemesis -- leaders N [--kafka | --both]`: kills a node that leads N partitions, and measures how long they
-//! take no records.
+//! `cargo run --release -p compat-tests --bin nemesis`: breaks clusters under load, one for each seed, and judges what their
+//! clients saw. `… -- failover` and `… -- leaders N` measure how long failures cost; `--help` says the rest.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use compat_tests::cluster::campaign::Campaign;
 use compat_tests::cluster::stall::{self, Failure};
-use compat_tests::cluster::{Cluster, NetworkKind, Product, many};
+use compat_tests::cluster::{Cluster, ClusterOptions, NetworkKind, Product, many};
 
+/// Breaks clusters under load, one for each seed, and judges what their clients saw.
+#[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
-    failover: bool,
-    leaders: Option<i32>,
+    #[command(subcommand)]
+    measurement: Option<Measurement>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// Seeds `A..B`, each of a cluster and a schedule of its own.
+    #[arg(long, value_name = "A..B", default_value = "0..10", value_parser = range)]
     seeds: Range<u64>,
-    nodes: i32,
+    /// For how long faults go on.
+    #[arg(long, default_value_t = 30)]
     seconds: u64,
+    /// Partitions of the topic under load.
+    #[arg(long, default_value_t = 3)]
     partitions: i32,
+    /// Has the nodes keep their data on disks that forget what was not synced.
+    #[arg(long)]
     disks: bool,
+    /// Has Kafka's own producer and consumer take part.
+    #[arg(long)]
     java: bool,
-    network: NetworkKind,
-    products: Vec<Product>,
-    rounds: usize,
-    failures: Vec<Failure>,
 }
 
-impl Arguments {
-    fn parse() -> Result<Self> {
-        let mut this = Self {
-            failover: false,
-            leaders: None,
-            seeds: 0..10,
-            nodes: 3,
-            seconds: 30,
-            partitions: 3,
-            disks: false,
-            java: false,
-            network: NetworkKind::Any,
-            products: vec![Product::Odradek],
-            rounds: 20,
-            failures: Failure::ALL.to_vec(),
-        };
-        let mut arguments = std::env::args().skip(1);
-        while let Some(argument) = arguments.next() {
-            let mut value = || {
-                arguments
-                    .next()
-                    .with_context(|| format!("{argument} needs a value"))
-            };
-            match argument.as_str() {
-                "failover" => this.failover = true,
-                "leaders" => this.leaders = Some(value()?.parse()?),
-                "--seeds" => {
-                    let text = value()?;
-                    let (first, last) = text.split_once("..").context("--seeds A..B")?;
-                    this.seeds = first.parse()?..last.parse()?;
-                }
-                "--nodes" => this.nodes = value()?.parse()?,
-                "--seconds" => this.seconds = value()?.parse()?,
-                "--partitions" => this.partitions = value()?.parse()?,
-                "--disks" => this.disks = true,
-                "--java" => this.java = true,
-                "--relays" => this.network = NetworkKind::Relays,
-                "--kafka" => this.products = vec![Product::Kafka],
-                "--both" => this.products = vec![Product::Odradek, Product::Kafka],
-                "--rounds" => this.rounds = value()?.parse()?,
-                "--only" => {
-                    this.failures = vec![match value()?.as_str() {
-                        "kill" => Failure::Kill,
-                        "pause" => Failure::Pause,
-                        "isolation" => Failure::Isolation,
-                        other => bail!("no failure called {other}"),
-                    }];
-                }
-                _ => bail!("unknown argument {argument}"),
-            }
+#[derive(Args)]
+struct ClusterArguments {
+    /// Nodes of a cluster.
+    #[arg(long, default_value_t = 3)]
+    nodes: i32,
+    /// Connects nodes through relays, also where network namespaces can be made.
+    #[arg(long)]
+    relays: bool,
+    /// Breaks Kafka.
+    #[arg(long)]
+    kafka: bool,
+    /// Breaks one after the other.
+    #[arg(long, conflicts_with = "kafka")]
+    both: bool,
+}
+
+#[derive(Subcommand)]
+enum Measurement {
+    /// How long a producer waits when its leader fails, as a table for docs/BENCHMARKS.md.
+    Failover {
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// How often for each failure.
+        #[arg(long, default_value_t = 20)]
+        rounds: usize,
+        /// Only this failure.
+        #[arg(long, value_enum)]
+        only: Option<FailureName>,
+    },
+    /// How long partitions take no records when the node that leads them all is killed.
+    Leaders {
+        #[command(flatten)]
+        cluster: ClusterArguments,
+        /// How many it leads.
+        leaders: i32,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FailureName {
+    Kill,
+    Pause,
+    Isolation,
+}
+
+impl ClusterArguments {
+    fn products(&self) -> &'static [Product] {
+        match (self.kafka, self.both) {
+            (true, _) => &[Product::Kafka],
+            (_, true) => &[Product::Odradek, Product::Kafka],
+            (false, false) => &[Product::Odradek],
         }
-        Ok(this)
     }
+
+    fn options(&self, product: Product) -> ClusterOptions {
+        let network = match self.relays {
+            true => NetworkKind::Relays,
+            false => NetworkKind::Any,
+        };
+        Cluster::options(product, self.nodes).network(network)
+    }
+}
+
+fn range(text: &str) -> Result<Range<u64>> {
+    let (first, last) = text.split_once("..").context("it is not A..B")?;
+    Ok(first.parse()?..last.parse()?)
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse()?;
-    if let Some(leaders) = arguments.leaders {
-        leaders_at_once(&arguments, leaders)
-    } else if arguments.failover {
-        failover(&arguments)
-    } else {
-        campaigns(&arguments)
+    let arguments = Arguments::parse();
+    match &arguments.measurement {
+        None => campaigns(&arguments),
+        Some(Measurement::Failover {
+            cluster,
+            rounds,
+            only,
+        }) => failover(cluster, *rounds, *only),
+        Some(Measurement::Leaders { cluster, leaders }) => leaders_at_once(cluster, *leaders),
     }
 }
 
-fn failover(arguments: &Arguments) -> Result<()> {
+fn failover(cluster: &ClusterArguments, rounds: usize, only: Option<FailureName>) -> Result<()> {
+    let failures = match only {
+        None => Failure::ALL.to_vec(),
+        Some(FailureName::Kill) => vec![Failure::Kill],
+        Some(FailureName::Pause) => vec![Failure::Pause],
+        Some(FailureName::Isolation) => vec![Failure::Isolation],
+    };
     let mut all = Vec::new();
-    for &product in &arguments.products {
-        let options = Cluster::options(product, arguments.nodes).network(arguments.network);
-        let failures = &arguments.failures;
-        all.extend(stall::measure(
-            product,
-            options,
-            failures,
-            arguments.rounds,
-        )?);
+    for &product in cluster.products() {
+        let options = cluster.options(product);
+        all.extend(stall::measure(product, options, &failures, rounds)?);
     }
     println!("{}", stall::markdown(&all));
     Ok(())
 }
 
-fn leaders_at_once(arguments: &Arguments, leaders: i32) -> Result<()> {
-    for &product in &arguments.products {
-        let options = Cluster::options(product, arguments.nodes).network(arguments.network);
-        let failover = many::measure(options, leaders)?;
+fn leaders_at_once(cluster: &ClusterArguments, leaders: i32) -> Result<()> {
+    for &product in cluster.products() {
+        let failover = many::measure(cluster.options(product), leaders)?;
         println!(
             "{}: {} leaders killed at once; the first partition takes records again after {:.2} s, the last after {:.2} s",
             product.name(),
@@ -129,10 +148,10 @@ fn leaders_at_once(arguments: &Arguments, leaders: i32) -> Result<()> {
 
 fn campaigns(arguments: &Arguments) -> Result<()> {
     let mut bad = Vec::new();
-    for &product in &arguments.products {
+    for &product in arguments.cluster.products() {
         let campaign = Campaign {
-            cluster: Cluster::options(product, arguments.nodes).network(arguments.network),
-            nodes: arguments.nodes,
+            cluster: arguments.cluster.options(product),
+            nodes: arguments.cluster.nodes,
             disks: arguments.disks,
             partitions: arguments.partitions,
             java: arguments.java,
