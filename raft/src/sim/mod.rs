@@ -7,6 +7,7 @@ mod chaos;
 mod cluster;
 mod compacting;
 mod crash;
+mod cutting;
 mod failover;
 mod invariants;
 mod keyed;
