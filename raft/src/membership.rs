@@ -201,6 +201,18 @@ impl Group {
         GroupMembership::clone(&self.core.members())
     }
 
+    /// Who has a vote, as far as nothing undoes it: by the newest set of voters that decides alone and is
+    /// known to be committed. While voters are being changed those of before may still be needed, and whoever
+    /// is to join counts for nothing without them; so it is these that are told until the change is complete.
+    pub fn settled_voters(&self) -> BTreeSet<NodeId> {
+        let (newest, before) = self.core.memberships();
+        let in_force = match newest.committed || newest.joint.is_some() {
+            true => newest,
+            false => before,
+        };
+        in_force.configs.into_iter().next().unwrap_or_default()
+    }
+
     /// Has a node follow the log without a vote. Returns once that is committed; the node may be
     /// far behind then, or away. Nothing happens if it takes part already.
     pub async fn add_learner(&self, node: NodeId) -> Result<(), RaftError> {

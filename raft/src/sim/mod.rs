@@ -10,6 +10,7 @@ mod crash;
 mod cutting;
 mod failover;
 mod invariants;
+mod joining;
 mod keyed;
 mod traps;
 mod unclean;
