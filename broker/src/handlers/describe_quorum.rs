@@ -1,5 +1,9 @@
 //! DescribeQuorum (KIP-595, KIP-836, KIP-853): who votes on the metadata, and how far each replica is.
+//!
+//! A voter is told of once its vote counts whoever else is lost: while voters are being changed, those of
+//! before are told, and who is to join is an observer.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use odradek_protocol::error_code::ErrorCode;
@@ -73,6 +77,8 @@ fn quorum(broker: &BrokerContext, version: i16) -> PartitionData {
     let own = broker.identity.node_id;
     let offsets = group.offsets();
     let members = group.membership();
+    let voters = group.settled_voters();
+    let all: BTreeSet<NodeId> = members.voters.union(&members.learners).copied().collect();
     let progress = match group.replication() {
         Ok(progress) => progress,
         Err(error) => {
@@ -113,8 +119,8 @@ fn quorum(broker: &BrokerContext, version: i16) -> PartitionData {
         leader_id: own.get(),
         leader_epoch: group.leadership().epoch().map_or(-1, |epoch| epoch.get()),
         high_watermark: offsets.high_watermark.offset().get(),
-        current_voters: members.voters.iter().copied().map(state).collect(),
-        observers: members.learners.iter().copied().map(state).collect(),
+        current_voters: voters.iter().copied().map(state).collect(),
+        observers: all.difference(&voters).copied().map(state).collect(),
     })
 }
 

@@ -380,6 +380,43 @@ async fn a_broker_that_comes_back_with_an_empty_disk_is_given_the_log_again() {
     assert_eq!(cluster.produce(1, 0, batch(1)).await, 7);
 }
 
+/// Too few of the others are there to take it out of the voters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_lost_its_disk_is_out_of_sync_though_it_still_has_a_vote() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    let epoch = partition.require_leader().expect("leads");
+    cluster
+        .until("all are in sync", 1, 0, |state| {
+            state.leader_epoch == epoch && state.isr.len() == 3
+        })
+        .await;
+    let lost = if leader == 3 { 2 } else { 3 };
+    let other = 6 - leader - lost;
+    cluster.kill(lost).await;
+    cluster.replace_disk(lost);
+    cluster.network.cut(NodeId::new(leader), NodeId::new(other));
+    let started = Instant::now();
+    cluster.start(lost).await;
+    cluster
+        .until("it is out of sync", 1, 0, |state| {
+            !state.isr.contains(&NodeId::new(lost))
+        })
+        .await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let voters = partition.group().membership().voters;
+    assert!(voters.contains(&NodeId::new(lost)), "{voters:?}");
+    cluster.network.heal();
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    cluster
+        .until("all are in sync again", 1, 0, |state| state.isr.len() == 3)
+        .await;
+}
+
 /// What the metadata leader would decide if these nodes were away, and were the ones that had most votes.
 fn elect_unclean(cluster: &Cluster, away: [i32; 2], left: &Partition) {
     for id in away {

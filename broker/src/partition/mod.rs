@@ -12,6 +12,7 @@
 //! - offsets change before the partition's waiters are fired;
 //! - a duplicate is answered with the offset of its first copy, and only once that is committed.
 
+mod ended;
 mod error;
 pub mod in_flight;
 mod prepare;
@@ -30,7 +31,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use odradek_protocol::batch::{BatchHeader, BatchOrigin};
 use odradek_protocol::ids::{
-    LeaderEpoch, LogOffsets, Offset, PartitionIndex, TimestampMs, TopicId,
+    LeaderEpoch, LogOffsets, NodeId, Offset, PartitionIndex, TimestampMs, TopicId,
 };
 use odradek_raft::{
     AppendOutcome, CompactionOutcome, CompactionRequest, Group, GroupKey, GroupObserver,
@@ -203,6 +204,12 @@ impl GroupObserver for PartitionEvents {
 
     fn on_log_start(&self, _log_start: Offset) {
         self.waiters.fire();
+    }
+
+    fn on_replica_lost(&self, _node: NodeId) {
+        if let Some((key, changes)) = &self.leadership {
+            changes.note(*key);
+        }
     }
 
     fn on_offline(&self, cause: Arc<str>) {
@@ -575,6 +582,7 @@ impl Partition {
         let mut ordering = self.ordering.lock();
         ordering.in_flight.sweep();
         ordering.traces.sweep(self.clock.wall());
+        ordering.ended.sweep(self.clock.wall());
     }
 
     /// Bytes of its log.

@@ -27,6 +27,12 @@ impl SharedOutcome {
     pub(super) fn new(committed: Committed) -> Self {
         Self(committed.shared())
     }
+
+    /// Whether it is known that the batch will not be committed by this leader.
+    pub(super) fn has_failed(&self) -> bool {
+        let outcome = self.0.clone().now_or_never();
+        matches!(outcome, Some(Ok(Err(_)) | Err(_)))
+    }
 }
 
 impl Ticket for SharedOutcome {

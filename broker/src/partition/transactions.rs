@@ -18,6 +18,7 @@ use odradek_raft::Proposal;
 use odradek_storage::producer_state::EndTxnMarker;
 use tokio::sync::oneshot;
 
+use super::ended::{Ends, Told};
 use super::in_flight::{InFlight, LastInFlight, SequenceFault};
 use super::ticket::SharedOutcome;
 use super::{Appending, Partition, PartitionError};
@@ -71,6 +72,8 @@ pub struct TxnEnd {
     pub marker: EndTxnMarker,
     /// Whether the epoch is above that of every batch of the transaction.
     pub bumps_epoch: bool,
+    /// When the transaction began, by its coordinator; none if that does not say so.
+    pub started_at: TimestampMs,
 }
 
 #[derive(Debug)]
@@ -192,6 +195,7 @@ impl Traces {
 pub(super) struct Ordering {
     pub in_flight: InFlight<SharedOutcome>,
     pub traces: Traces,
+    pub ended: Ends,
 }
 
 impl Partition {
@@ -248,10 +252,12 @@ impl Partition {
     }
 
     /// Enqueues the marker that ends a transaction of this partition. A marker for a transaction that
-    /// has ended before, or has never written here, is written all the same.
+    /// has ended before, or has never written here, is written all the same, but for one that is known to
+    /// have been written in this term ([`super::ended`]): the producer's next transaction may have begun.
     ///
     /// # Errors
-    /// The marker is of an old producer or coordinator, or cannot be written now.
+    /// The marker is of an old producer or coordinator, a later transaction has been ended since, or it
+    /// cannot be written now.
     pub fn append_marker(&self, end: TxnEnd) -> Result<Appending, PartitionError> {
         let epoch = self.require_writable(None, BatchOrigin::Coordinator)?;
         let settings = self.settings.load();
@@ -261,6 +267,10 @@ impl Partition {
         let (committed_sender, committed) = oneshot::channel();
         let mut ordering = self.ordering.lock();
         self.check_end(&ordering, end)?;
+        let events = std::sync::Arc::clone(&self.events);
+        if let Told::Again(Some(outcome)) = ordering.ended.told(epoch, end)? {
+            return Ok(Appending::shared(outcome, None, None, events).and(more_than_majority));
+        }
         self.group.propose(Proposal {
             batch,
             header,
@@ -273,20 +283,12 @@ impl Partition {
         ordering
             .in_flight
             .record_marker(end.producer.id, end.producer.epoch, outcome.clone());
-        let events = std::sync::Arc::clone(&self.events);
+        let now = self.clock.wall();
+        ordering.ended.note(epoch, end, Some(outcome.clone()), now);
         Ok(Appending::shared(outcome, None, None, events).and(more_than_majority))
     }
 
-    /// Whether a coordinator of this broker, which keeps the partition as its log, may write the
-    /// marker there.
-    ///
-    /// # Errors
-    /// The marker is of an old producer or coordinator.
-    pub fn check_marker(&self, end: TxnEnd) -> Result<(), PartitionError> {
-        self.check_end(&self.ordering.lock(), end)
-    }
-
-    fn check_end(&self, ordering: &Ordering, end: TxnEnd) -> Result<(), PartitionError> {
+    pub(super) fn check_end(&self, ordering: &Ordering, end: TxnEnd) -> Result<(), PartitionError> {
         let in_flight = ordering.in_flight.last(end.producer.id);
         if in_flight.is_some_and(|last| last.epoch() > end.producer.epoch) {
             return Err(SequenceFault::FencedEpoch.into());

@@ -319,6 +319,7 @@ impl TxnCoordinator {
             committed: transaction.state == TxnState::PrepareCommit,
             partitions: transaction.partitions.clone(),
             client_version: transaction.client_version,
+            started_at: transaction.started_at,
         })
     }
 
@@ -328,8 +329,11 @@ impl TxnCoordinator {
         now: TimestampMs,
         effects: &mut TxnEffects,
     ) {
+        // Some producers keep their epoch, so it does not say which of their transactions is meant.
         let is_current = |transaction: &&Transaction| {
-            transaction.state.is_prepared() && transaction.producer() == written.producer
+            transaction.state.is_prepared()
+                && transaction.producer() == written.producer
+                && transaction.started_at == written.started_at
         };
         let Some(current) = self.get(&written.id).filter(is_current) else {
             return;

@@ -183,12 +183,17 @@ impl Bench {
         let written = MarkersWritten {
             id: decided.id.clone(),
             producer: decided.producer,
+            started_at: decided.started_at,
         };
+        self.say_written(written);
+        decided
+    }
+
+    fn say_written(&mut self, written: MarkersWritten) {
         assert_eq!(
             self.reply(TxnRequest::MarkersWritten(vec![written])),
             TxnReply::Done
         );
-        decided
     }
 
     fn state(&self) -> TxnState {
@@ -239,6 +244,33 @@ fn a_transaction_of_an_old_client_keeps_its_epoch_and_is_told_after_it_is_decide
     assert_eq!(bench.state(), TxnState::CompleteCommit);
     assert_eq!(bench.end(mine, true), Ok(mine), "asked again");
     assert_eq!(bench.end(mine, false), Err(TxnError::InvalidState));
+}
+
+/// The word that all know comes once more, when the same producer's next transaction is decided.
+#[test]
+fn a_late_word_about_a_transaction_completes_no_later_one_of_the_same_epoch() {
+    let mut bench = Bench::new(TxnVersion::V0);
+    let mine = bench.init();
+    let mut earlier: Vec<DecidedTxn> = Vec::new();
+    for _ in 0..3 {
+        // All within one tick of the clock.
+        assert_eq!(bench.add(mine, 0), Ok(()));
+        assert_eq!(bench.end(mine, true), Ok(mine));
+        for decided in &earlier {
+            bench.say_written(MarkersWritten {
+                id: decided.id.clone(),
+                producer: decided.producer,
+                started_at: decided.started_at,
+            });
+            assert_eq!(
+                bench.state(),
+                TxnState::PrepareCommit,
+                "its partitions do not know"
+            );
+        }
+        earlier = vec![bench.complete()];
+        assert_eq!(bench.state(), TxnState::CompleteCommit);
+    }
 }
 
 #[test]

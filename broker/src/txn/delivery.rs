@@ -10,15 +10,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use odradek_protocol::api::ApiKey;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId};
+use odradek_protocol::ids::{
+    LeaderEpoch, NodeId, PartitionIndex, ProducerId, TimestampMs, TopicId,
+};
 use odradek_protocol::message;
 use odradek_protocol::messages::write_txn_markers_request::{
     WritableTxnMarker, WritableTxnMarkerTopic,
 };
-use odradek_protocol::messages::{StrBytes, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
+use odradek_protocol::messages::{
+    StrBytes, TaggedField, TaggedFields, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
+};
 use odradek_storage::producer_state::EndTxnMarker;
 
 use super::elsewhere::while_it_counts;
@@ -94,6 +99,7 @@ impl Undelivered {
                 coordinator_epoch: coordinator.get(),
             },
             bumps_epoch: self.transaction.client_version.bumps_epoch(),
+            started_at: self.transaction.started_at,
         }
     }
 }
@@ -283,6 +289,27 @@ impl Delivery {
     }
 }
 
+/// Tag, in a marker between brokers, of the time at which the transaction began: int64, in milliseconds.
+const STARTED_AT_TAG: u32 = 10_000;
+
+fn started_at_field(started_at: TimestampMs) -> TaggedFields {
+    let payload = Bytes::copy_from_slice(&started_at.get().to_be_bytes());
+    let field = TaggedField::new(STARTED_AT_TAG, payload);
+    // One field is in order.
+    TaggedFields::from_sorted(vec![field]).unwrap_or_default()
+}
+
+/// When the transaction of a marker began, if whoever wrote it says so.
+pub fn started_at(marker: &WritableTxnMarker) -> TimestampMs {
+    let mut fields = marker.unknown_tagged_fields.iter();
+    fields
+        .find(|field| field.tag() == STARTED_AT_TAG)
+        .and_then(|field| field.data().as_ref().try_into().ok())
+        .map_or(TimestampMs::NONE, |bytes| {
+            TimestampMs::new(i64::from_be_bytes(bytes))
+        })
+}
+
 fn to_marker(end: TxnEnd, places: &[Place]) -> WritableTxnMarker {
     let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     for place in places {
@@ -295,6 +322,7 @@ fn to_marker(end: TxnEnd, places: &[Place]) -> WritableTxnMarker {
         transaction_result: !end.marker.aborted,
         coordinator_epoch: end.marker.coordinator_epoch,
         transaction_version: if end.bumps_epoch { 2 } else { 0 },
+        unknown_tagged_fields: started_at_field(end.started_at),
         topics: topics
             .into_iter()
             .map(

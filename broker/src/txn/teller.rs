@@ -126,6 +126,7 @@ async fn complete(
         .map(|delivered| MarkersWritten {
             id: delivered.transaction.id,
             producer: delivered.transaction.producer,
+            started_at: delivered.transaction.started_at,
         })
         .collect();
     loop {

@@ -161,7 +161,7 @@ impl Transaction {
             ..self.clone()
         };
         if self.state != TxnState::Ongoing {
-            next.started_at = now;
+            next.started_at = self.next_start(now);
             next.partitions = TxnPartitions::new();
         }
         for asked in &request.topics {
@@ -172,6 +172,12 @@ impl Transaction {
             topic.partitions.extend(&asked.partitions);
         }
         next
+    }
+
+    /// When a transaction begins that begins now: later than the last one of the same epoch, so that the two
+    /// are told apart, whatever the clock says.
+    fn next_start(&self, now: TimestampMs) -> TimestampMs {
+        now.max(TimestampMs::new(self.started_at.get().saturating_add(1)))
     }
 
     /// Decides the transaction as its producer asks for. `Ok(None)` if it has been decided so
@@ -252,7 +258,7 @@ impl Transaction {
             ..self.clone()
         };
         if begins_now {
-            next.started_at = now;
+            next.started_at = self.next_start(now);
             next.partitions = TxnPartitions::new();
         }
         if request.client_version.bumps_epoch() {
