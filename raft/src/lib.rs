@@ -16,6 +16,7 @@
 //! - `group`, `node`: one group, and all groups of a process.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
 //! - `soundness`: what every message satisfies.
+//! - [`seldom`]: log lines that others can bring about as often as they like.
 //!
 //! Absent on purpose: anything about topics or clients, and a network of sockets; the crates above
 //! bring those.
@@ -44,6 +45,7 @@ mod observer;
 mod open;
 mod partition_fsm;
 pub mod rpc;
+pub mod seldom;
 mod serve;
 mod shared;
 #[cfg(test)]

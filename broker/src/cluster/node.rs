@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::{NodeId, Offset};
+use odradek_protocol::ids::NodeId;
 use odradek_raft::RaftNode;
 use odradek_storage::disk::Disk;
 use tokio::task::JoinHandle;
@@ -17,8 +17,10 @@ use super::checkpoints::PeerCheckpoints;
 use super::controllers::Controllers;
 use super::duties::{Duties, name_cluster};
 use super::join::{self, JoinRefused, Joined};
+use super::members::Answering;
 use super::quorum::{self, Found};
-use super::service::{Answering, ClusterService, directory_uuid};
+use super::service::{ClusterService, directory_uuid};
+use super::waits::{wait_for_metadata, wait_until_unfenced};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
 use crate::context::BrokerContext;
@@ -133,20 +135,22 @@ impl ClusterNode {
     /// Begins to answer other nodes through `server`.
     pub fn new(config: &BrokerConfig, peers: Arc<Peers>, server: &PeerServer) -> Self {
         let voters: Vec<NodeId> = config.cluster.voters.iter().map(|voter| voter.id).collect();
-        let service = ClusterService::new(&peers, voters.clone());
+        let servers = config.cluster.bootstrap_servers.iter();
+        let servers: Vec<PeerAddress> = servers
+            .map(|(host, port)| PeerAddress {
+                host: host.clone(),
+                port: *port,
+            })
+            .collect();
+        let service = ClusterService::new(&peers, voters.clone(), servers.clone());
         server.set_service(Arc::new(Answering(Arc::clone(&service))));
         let controllers = Controllers::new(Arc::clone(&peers), Arc::clone(&service));
-        let servers = config.cluster.bootstrap_servers.iter();
-        let servers = servers.map(|(host, port)| PeerAddress {
-            host: host.clone(),
-            port: *port,
-        });
         Self {
             peers,
             service,
             controllers,
             voters,
-            servers: servers.collect(),
+            servers,
         }
     }
 
@@ -274,17 +278,24 @@ impl ClusterNode {
 
     fn belong_to(&self, data_dir: &mut DataDir, cluster_id: &str) -> Result<(), ClusterError> {
         data_dir.join_cluster(cluster_id)?;
-        self.peers.local().set_cluster_id(cluster_id);
+        self.peers.set_cluster_id(cluster_id);
         Ok(())
     }
 
-    /// Registers this broker and waits until its own metadata says so.
+    /// Registers this broker and waits until its own metadata says that it is there for clients. A broker
+    /// that has never been in the cluster asks to be let in before.
     pub async fn register(
         &self,
         metadata: &MetadataService,
         data_dir: &mut DataDir,
         registration: Registration,
     ) -> Result<(), ClusterError> {
+        if self.peers.local().cluster_id().is_none() {
+            let directory = directory_uuid(data_dir.directory_id());
+            let cluster_id = self.be_let_in(directory).await?;
+            self.belong_to(data_dir, &cluster_id)?;
+        }
+        let node = registration.broker_id;
         let request = PeerRequest::Register(registration);
         let registered = loop {
             match self.controllers.ask(&request, ATTEMPT).await {
@@ -297,7 +308,9 @@ impl ClusterNode {
             }
         };
         self.belong_to(data_dir, &registered.cluster_id)?;
-        wait_for_metadata(metadata, registered.metadata_offset).await
+        wait_for_metadata(metadata, registered.metadata_offset).await?;
+        wait_until_unfenced(metadata, node).await;
+        Ok(())
     }
 
     /// Registers this controller and waits until its own metadata says so.
@@ -317,7 +330,7 @@ impl ClusterNode {
                 Err(error) => tracing::info!(%error, "waiting to be registered as a controller"),
             }
         };
-        wait_for_metadata(metadata, known).await
+        Ok(wait_for_metadata(metadata, known).await?)
     }
 
     /// Keeps the addresses of other nodes as the metadata has them. A node whose voters no
@@ -437,19 +450,5 @@ impl ClusterNode {
     /// Closes the connections to other nodes.
     pub fn stop(&self) {
         self.peers.stop();
-    }
-}
-
-async fn wait_for_metadata(metadata: &MetadataService, known: Offset) -> Result<(), ClusterError> {
-    let image = metadata.wait_for(known);
-    tokio::pin!(image);
-    loop {
-        match tokio::time::timeout(ATTEMPT, &mut image).await {
-            Ok(image) => {
-                image?;
-                return Ok(());
-            }
-            Err(_) => tracing::info!("waiting for the metadata of the cluster"),
-        }
     }
 }
