@@ -1,5 +1,7 @@
 //! In-process tests over real sockets, with a scripted dispatcher in place of the handlers.
 
+mod memory;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -440,94 +442,6 @@ async fn frames_of_all_sizes_follow_one_another_without_a_gap() {
     }
     drop(sending.await);
     assert_eq!(fixture.budget.request_bytes_in_use(), 0);
-}
-
-#[tokio::test]
-async fn half_frames_of_killed_clients_leave_no_memory_and_no_connection() {
-    let fixture = start(options()).await;
-    let mut clients = Vec::new();
-    for _ in 0..200 {
-        let mut stream = fixture.connect().await;
-        let request = frame(1, &vec![0; 200_000]);
-        stream.write_all(&request[..50_000]).await.expect("sent");
-        clients.push(stream);
-    }
-    fixture
-        .until("memory is reserved for half frames", |fixture| {
-            fixture.budget.request_bytes_in_use() > 30 << 20
-        })
-        .await;
-    drop(clients);
-    fixture
-        .until("all of it came back", |fixture| {
-            fixture.budget.request_bytes_in_use() == 0 && fixture.connections.open() == 0
-        })
-        .await;
-}
-
-#[tokio::test]
-async fn who_stalls_inside_a_frame_keeps_its_memory_only_until_others_need_it() {
-    let options = ServerOptions {
-        stall_limit: Duration::from_millis(50),
-        ..options()
-    };
-    let budget = MemoryBudget::new(4 << 20, 4 << 20);
-    let fixture = start_with(options, limits(100, 100), budget).await;
-    let mut stalling = fixture.connect().await;
-    let large = frame(1, &vec![0; 3 << 20]);
-    stalling.write_all(&large[..100_000]).await.expect("sent");
-    fixture
-        .until("its memory is reserved", |fixture| {
-            fixture.budget.request_bytes_in_use() > 0
-        })
-        .await;
-    tokio::time::sleep(Duration::from_millis(150)).await;
-    assert_eq!(fixture.connections.open(), 1, "nobody needed its memory");
-
-    let mut sending = fixture.connect().await;
-    sending
-        .write_all(&frame(2, &vec![0; 2 << 20]))
-        .await
-        .expect("sent");
-    assert_eq!(read_reply(&mut sending).await, Some((2, 4)));
-    assert_eq!(read_reply(&mut stalling).await, None);
-}
-
-#[tokio::test]
-async fn who_trickles_a_frame_keeps_its_memory_only_until_others_need_it() {
-    let options = ServerOptions {
-        stall_limit: Duration::from_millis(100),
-        ..options()
-    };
-    let budget = MemoryBudget::new(4 << 20, 4 << 20);
-    let fixture = start_with(options, limits(100, 100), budget).await;
-    let mut trickling = fixture.connect().await;
-    trickling.set_nodelay(true).expect("a socket");
-    let large = frame(1, &vec![0; 3 << 20]);
-    let start = 100;
-    trickling.write_all(&large[..start]).await.expect("sent");
-    fixture
-        .until("its memory is reserved", |fixture| {
-            fixture.budget.request_bytes_in_use() > 0
-        })
-        .await;
-    // Never silent for as long as the stall limit, and never done.
-    let trickle = tokio::spawn(async move {
-        for byte in &large[start..] {
-            if trickling.write_all(&[*byte]).await.is_err() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    });
-    let mut sending = fixture.connect().await;
-    sending
-        .write_all(&frame(2, &vec![0; 2 << 20]))
-        .await
-        .expect("sent");
-    let reply = tokio::time::timeout(Duration::from_secs(10), read_reply(&mut sending)).await;
-    assert_eq!(reply, Ok(Some((2, 4))));
-    trickle.await.expect("its connection was closed");
 }
 
 #[tokio::test]
