@@ -38,6 +38,9 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 /// How long a stop waits for the metadata leader.
 const STOP_ATTEMPT: Duration = Duration::from_secs(2);
 
+/// How often a node that stops looks whether anybody is left to hear of it.
+const QUORUM_LOOK: Duration = Duration::from_millis(50);
+
 /// After how long without an answer the voters are searched for again.
 const SEARCH_AGAIN: Duration = Duration::from_secs(10);
 
@@ -399,7 +402,8 @@ impl ClusterNode {
         tasks
     }
 
-    /// Leaves in order: says so, hands all leaderships over, goes.
+    /// Leaves in order: says so, hands all leaderships over, goes. Where too few nodes are left for that, it
+    /// only goes.
     pub async fn leave(&self, context: &BrokerContext, limit: Duration) {
         let node = context.identity.node_id;
         let image = context.metadata.image();
@@ -412,30 +416,42 @@ impl ClusterNode {
                     now,
                 })
             };
-            self.tell(&stop(false), deadline).await;
+            self.tell(context, &stop(false), deadline).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            let image = context.metadata.image();
-            let kept = leading::hand_over_all(&context.partitions, &image, left).await;
+            let newest = || context.metadata.image();
+            let kept = leading::hand_over_all(&context.partitions, newest, left).await;
             if kept > 0 {
                 tracing::warn!(partitions = kept, "led to the end");
             }
-            self.tell(&stop(true), deadline).await;
+            self.tell(context, &stop(true), deadline).await;
         }
         self.hand_metadata_over(context, deadline).await;
     }
 
-    async fn tell(&self, request: &PeerRequest, deadline: Instant) {
+    async fn tell(&self, context: &BrokerContext, request: &PeerRequest, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        if let Err(error) = self.controllers.ask(request, left.min(STOP_ATTEMPT)).await {
-            tracing::warn!(%error, "the metadata leader does not know that this broker stops");
+        tokio::select! {
+            biased;
+            told = self.controllers.ask(request, left.min(STOP_ATTEMPT)) => if let Err(error) = told {
+                tracing::warn!(%error, "the metadata leader does not know that this broker stops");
+            },
+            () = until_nobody_can_lead(context) => {
+                tracing::info!("too few controllers are left to take note that this broker stops");
+            }
         }
     }
 
     async fn hand_metadata_over(&self, context: &BrokerContext, deadline: Instant) {
         let group = context.metadata.group();
         let voters = group.membership().voters;
-        for to in voters {
-            if to == context.identity.node_id || !context.metadata.is_leading() {
+        let image = context.metadata.image();
+        let silent = context.partitions.silent_nodes();
+        let goes_on = |node: &NodeId| {
+            let stops = image.broker(*node).is_some_and(|broker| broker.stopping);
+            !stops && !silent.contains(node) && *node != context.identity.node_id
+        };
+        for to in voters.into_iter().filter(goes_on) {
+            if !context.metadata.is_leading() {
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -450,5 +466,18 @@ impl ClusterNode {
     /// Closes the connections to other nodes.
     pub fn stop(&self) {
         self.peers.stop();
+    }
+}
+
+/// Waits until so few of those who vote on the metadata answer that none of them can lead it.
+async fn until_nobody_can_lead(context: &BrokerContext) {
+    loop {
+        let voters = context.metadata.group().membership().voters;
+        let silent = context.partitions.silent_nodes();
+        let answering = voters.iter().filter(|node| !silent.contains(node)).count();
+        if !voters.is_empty() && answering <= voters.len() / 2 {
+            return;
+        }
+        tokio::time::sleep(QUORUM_LOOK).await;
     }
 }

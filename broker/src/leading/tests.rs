@@ -328,8 +328,8 @@ async fn a_broker_that_stops_hands_its_leaderships_over_first() {
         })
         .await;
     }
-    let image = cluster.image();
-    let left = hand_over_all(partitions, &image, Duration::from_secs(10)).await;
+    let newest = || cluster.image();
+    let left = hand_over_all(partitions, newest, Duration::from_secs(10)).await;
     assert_eq!(
         left, 0,
         "nobody else can lead the one with a single replica"
@@ -339,6 +339,31 @@ async fn a_broker_that_stops_hands_its_leaderships_over_first() {
         assert_ne!(leader, 1);
     }
     assert_eq!(cluster.leader(1, 3).await.0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_stops_waits_for_no_others_that_stop_or_are_gone() {
+    for others_are_gone in [false, true] {
+        let mut cluster = Cluster::new(3).await;
+        cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+        let (leader, _) = cluster.leader(1, 0).await;
+        for other in [1, 2, 3].into_iter().filter(|other| *other != leader) {
+            if others_are_gone {
+                cluster.kill(other).await;
+            } else {
+                let image = cluster.image();
+                let stops = register_broker::stop_broker(&image, NodeId::new(other), 1, false);
+                cluster.change(&stops);
+            }
+        }
+        let partitions = &cluster.nodes[&leader].partitions;
+        let begun = Instant::now();
+        let newest = || cluster.image();
+        let left = hand_over_all(partitions, newest, Duration::from_secs(30)).await;
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(left == 1 || others_are_gone, "whom would it lead to");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 mod endings;
 mod files;
 mod frames;
+mod memory;
 mod replies;
 
 use std::sync::Arc;

@@ -660,6 +660,23 @@ fn an_assignment_too_large_for_a_record_is_refused_and_nothing_is_written() {
     assert_eq!(bench.state(), "PreparingRebalance");
 }
 
+#[test]
+fn a_member_too_large_for_a_record_is_refused_and_leaves_the_others_alone() {
+    let mut bench = Bench::new();
+    bench.config.max_record_bytes = 512;
+    bench.restart();
+    let (members, generation) = bench.stable_group(2);
+    let mut request = bench.join_request(&nobody());
+    for protocol in &mut request.protocols {
+        protocol.metadata = vec![7; 513].into();
+    }
+    let token = bench.ask(GroupRequest::Join(request));
+    let refused = bench.joined(token).expect("answered").error;
+    assert_eq!(refused, Some(GroupError::RecordTooLarge));
+    assert_eq!(bench.state(), "Stable");
+    assert_eq!(bench.heartbeat(&members[0], generation), Ok(()));
+}
+
 fn static_join(
     bench: &mut Bench,
     instance: &str,
