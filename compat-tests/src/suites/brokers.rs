@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::Suite;
@@ -38,6 +39,7 @@ const BASE_OF_KAFKA: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
 ];
 
+const PROPERTIES: &str = "server.properties";
 const FIRST_PORT: u16 = 9092;
 const FIRST_CONTROLLER_PORT: u16 = 19092;
 /// From one node's ports to the next one's.
@@ -93,9 +95,19 @@ impl NodePlace {
     }
 }
 
+struct Node {
+    place: NodePlace,
+    home: PathBuf,
+    log: PathBuf,
+    process: Process,
+    /// The suite asked for its end.
+    stopped: bool,
+}
+
 /// Running brokers.
 pub(super) struct Running {
-    nodes: Vec<(NodePlace, Process)>,
+    nodes: Vec<Node>,
+    product: Product,
     home: TempDir,
 }
 
@@ -105,6 +117,7 @@ impl Running {
         let home = tempfile::Builder::new().prefix("suite-").tempdir()?;
         let mut this = Self {
             nodes: Vec::new(),
+            product,
             home,
         };
         for place in suite.brokers.places() {
@@ -120,70 +133,92 @@ impl Running {
                 .iter()
                 .map(|(key, value)| format!("{key}={value}\n"))
                 .collect();
-            let file = home.join("server.properties");
-            std::fs::write(&file, text)?;
-            let (program, arguments) = command(product, &file)?;
+            std::fs::write(home.join(PROPERTIES), text)?;
             let log = logs.join(format!("broker-{}.log", place.id));
             let _ = std::fs::remove_file(&log);
-            let name = format!("broker {}", place.id);
-            let process = Process::start(&name, &program, &arguments, &log, |command| {
-                command.current_dir(&home);
-            })?;
-            this.nodes.push((place, process));
+            this.nodes.push(Node {
+                process: spawn(product, place, &home, &log)?,
+                place,
+                home,
+                log,
+                stopped: false,
+            });
         }
         this.await_each_other()?;
         this.make_topics(suite.topics)?;
         Ok(this)
     }
 
+    /// Waits until every node that runs knows all that run.
     fn await_each_other(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
-        let wanted = self.nodes.len();
         loop {
             self.ensure_alive()?;
-            let mut ready = true;
-            for (place, _) in &self.nodes {
-                ready &= Wire::connect(place.address())
+            let running = || self.nodes.iter().filter(|node| !node.stopped);
+            let wanted = running().count();
+            let ready = running().all(|node| {
+                Wire::connect(node.place.address())
                     .and_then(|mut wire| Ok(wire.metadata_of_everything()?))
                     .is_ok_and(|metadata| {
-                        metadata.brokers.len() == wanted && metadata.controller_id.0 >= 0
-                    });
-            }
+                        metadata.brokers.len() >= wanted && metadata.controller_id.0 >= 0
+                    })
+            });
             if ready {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                bail!("the brokers do not answer\n{}", self.log_tails());
+                let tails: Vec<String> = running().map(|node| node.process.log_tail()).collect();
+                bail!("the brokers do not answer\n{}", tails.join("\n"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
     fn make_topics(&self, topics: &[(&str, i32)]) -> Result<()> {
-        let Some((place, _)) = self.nodes.first() else {
-            return Ok(());
-        };
-        let mut wire = Wire::connect(place.address())?;
-        for (name, partitions) in topics {
-            create_topic(&mut wire, name, *partitions, &[])?;
-        }
-        for (place, _) in &self.nodes {
-            let mut wire = Wire::connect(place.address())?;
-            for (name, _) in topics {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let mut wire = Wire::connect(node.place.address())?;
+            for (name, partitions) in topics {
+                if index == 0 {
+                    create_topic(&mut wire, name, *partitions, &[])?;
+                }
                 find_topic(&mut wire, name)?;
             }
         }
         Ok(())
     }
 
-    /// An error, with the end of its log, if a broker has ended.
+    fn node(&mut self, id: i32) -> Result<&mut Node> {
+        self.nodes
+            .iter_mut()
+            .find(|node| node.place.id == id)
+            .with_context(|| format!("no node {id}"))
+    }
+
+    /// Asks a node to end and waits for that.
+    pub(super) fn stop_node(&mut self, id: i32) -> Result<()> {
+        let node = self.node(id)?;
+        node.stopped = true;
+        node.stop()
+    }
+
+    /// Starts a node that was stopped and waits until it knows those that run.
+    pub(super) fn start_node(&mut self, id: i32) -> Result<()> {
+        let product = self.product;
+        let node = self.node(id)?;
+        ensure!(node.stopped, "node {id} runs");
+        node.process = spawn(product, node.place, &node.home, &node.log)?;
+        node.stopped = false;
+        self.await_each_other()
+    }
+
+    /// An error, with the end of its log, if a broker has ended that was not asked to.
     pub(super) fn ensure_alive(&mut self) -> Result<()> {
-        for (place, process) in &mut self.nodes {
-            if let Some(status) = process.exited()? {
+        for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
+            if let Some(status) = node.process.exited()? {
                 bail!(
                     "broker {} ended with {status}\n{}",
-                    place.id,
-                    process.log_tail()
+                    node.place.id,
+                    node.process.log_tail()
                 );
             }
         }
@@ -193,19 +228,11 @@ impl Running {
     /// Asks all of them to end, and wants them to do so well.
     pub(super) fn stop(mut self) -> Result<()> {
         self.ensure_alive()?;
-        for (_, process) in &mut self.nodes {
-            process.signal(rustix::process::Signal::TERM)?;
+        for node in &mut self.nodes {
+            node.process.signal(Signal::TERM)?;
         }
-        for (place, process) in &mut self.nodes {
-            let status = process.wait(END_PATIENCE)?;
-            // A JVM that was asked to end says so with 143.
-            if !status.success() && status.code() != Some(143) {
-                bail!(
-                    "broker {} stopped with {status}\n{}",
-                    place.id,
-                    process.log_tail()
-                );
-            }
+        for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
+            node.stop()?;
         }
         Ok(())
     }
@@ -213,14 +240,31 @@ impl Running {
     pub(super) fn addresses(&self) -> Vec<String> {
         self.nodes
             .iter()
-            .map(|(place, _)| place.address().to_string())
+            .map(|node| node.place.address().to_string())
             .collect()
     }
+}
 
-    fn log_tails(&self) -> String {
-        let tails: Vec<String> = self.nodes.iter().map(|(_, p)| p.log_tail()).collect();
-        tails.join("\n")
+impl Node {
+    fn stop(&mut self) -> Result<()> {
+        let status = self.process.terminate(END_PATIENCE)?;
+        // A JVM that was asked to end says so with 143.
+        ensure!(
+            status.success() || status.code() == Some(143),
+            "broker {} stopped with {status}\n{}",
+            self.place.id,
+            self.process.log_tail()
+        );
+        Ok(())
     }
+}
+
+fn spawn(product: Product, place: NodePlace, home: &Path, log: &Path) -> Result<Process> {
+    let (program, arguments) = command(product, &home.join(PROPERTIES))?;
+    let name = format!("broker {}", place.id);
+    Process::start(&name, &program, &arguments, log, |command| {
+        command.current_dir(home);
+    })
 }
 
 fn command(product: Product, file: &Path) -> Result<(PathBuf, Vec<String>)> {

@@ -354,11 +354,12 @@ fn hold(order: &Value) -> Result<Vec<TestResult>> {
     let work = Path::new(text("work")?).join("work");
     std::fs::create_dir_all(&work)?;
     let logs = PathBuf::from(text("logs")?);
-    let mut brokers = Running::start(suite, product, &logs)?;
+    let brokers = Running::start(suite, product, &logs)?;
     let bound = Duration::from_secs(order["bound_s"].as_u64().context("no bound")?);
     let session = Session {
         product,
         bootstrap: brokers.addresses(),
+        brokers: Mutex::new(brokers),
         prepared: text("prepared")?.into(),
         work,
         logs,
@@ -367,7 +368,7 @@ fn hold(order: &Value) -> Result<Vec<TestResult>> {
         deadline: Instant::now() + bound,
     };
     let results = (suite.run)(&session)?;
-    brokers.ensure_alive()?;
-    brokers.stop()?;
+    let brokers = session.brokers.into_inner();
+    brokers.unwrap_or_else(PoisonError::into_inner).stop()?;
     Ok(results)
 }

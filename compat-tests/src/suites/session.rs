@@ -1,17 +1,20 @@
 //! What a suite has while it runs: brokers, directories, and commands that end in time.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::Job;
+use super::brokers::Running;
 use super::expected::{Exceptions, Kind};
 use crate::cluster::Product;
 
-/// A run of a suite.
+/// A run of a suite; threads may share it.
 pub struct Session {
     pub(super) product: Product,
+    pub(super) brokers: Mutex<Running>,
     pub(super) bootstrap: Vec<String>,
     pub(super) prepared: PathBuf,
     pub(super) work: PathBuf,
@@ -35,6 +38,25 @@ impl Session {
     /// Whose brokers they are.
     pub fn product(&self) -> Product {
         self.product
+    }
+
+    fn brokers(&self) -> MutexGuard<'_, Running> {
+        self.brokers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks a node to end, by its `node.id`, and waits for that.
+    pub fn stop_node(&self, id: i32) -> Result<()> {
+        self.brokers().stop_node(id)
+    }
+
+    /// Starts a node that was stopped, with the same settings, and waits until it knows the others that run.
+    pub fn start_node(&self, id: i32) -> Result<()> {
+        self.brokers().start_node(id)
+    }
+
+    /// The file that a node's log goes to.
+    pub fn node_log(&self, id: i32) -> PathBuf {
+        self.logs.join(format!("broker-{id}.log"))
     }
 
     /// What [`super::Suite::prepare`] returned. Leave it as it is: it serves the next run too.
