@@ -20,6 +20,8 @@ mod brokers;
 pub mod expected;
 mod job;
 mod kcat;
+mod librdkafka;
+mod node_rdkafka;
 mod preparation;
 mod result;
 pub mod runner;
@@ -32,7 +34,16 @@ pub use result::{Outcome, TestResult};
 pub use session::Session;
 
 /// Every suite, in the order in which they are listed.
-pub const ALL: &[&Suite] = &[&kcat::SUITE];
+pub const ALL: &[&Suite] = &[
+    &kcat::SUITE,
+    &librdkafka::CLASSIC,
+    &librdkafka::ADMIN,
+    &librdkafka::CONSUMER,
+    &librdkafka::SOCKEM,
+    &librdkafka::CLUSTER,
+    &librdkafka::NO_AUTO_CREATE,
+    &node_rdkafka::SUITE,
+];
 
 /// Lines of a property file.
 pub type Properties = &'static [(&'static str, &'static str)];
