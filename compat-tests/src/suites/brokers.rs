@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 use super::Suite;
 use crate::cluster::Product;
@@ -108,17 +107,15 @@ struct Node {
 pub(super) struct Running {
     nodes: Vec<Node>,
     product: Product,
-    home: TempDir,
 }
 
 impl Running {
-    /// Starts what the suite wants, waits until the brokers know each other, and makes its topics. Their logs go to `logs`.
-    pub(super) fn start(suite: &Suite, product: Product, logs: &Path) -> Result<Self> {
-        let home = tempfile::Builder::new().prefix("suite-").tempdir()?;
+    /// Starts what the suite wants, waits until the brokers know each other, and makes its topics. Their files go to `home`,
+    /// their logs to `logs`.
+    pub(super) fn start(suite: &Suite, product: Product, home: &Path, logs: &Path) -> Result<Self> {
         let mut this = Self {
             nodes: Vec::new(),
             product,
-            home,
         };
         for place in suite.brokers.places() {
             for port in [place.port, place.controller_port] {
@@ -126,7 +123,7 @@ impl Running {
                     format!("port {port} is needed and somebody listens there already")
                 })?;
             }
-            let home = this.home.path().join(place.id.to_string());
+            let home = home.join(place.id.to_string());
             std::fs::create_dir_all(&home)?;
             let properties = properties(suite, product, place, &home);
             let text: String = properties

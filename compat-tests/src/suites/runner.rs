@@ -240,20 +240,36 @@ fn judged(suite: &'static Suite, prepared: &Path, options: &Options) -> Result<R
             *first = second;
         }
     }
-    let mut wrong = exceptions.judge(&results, only.is_none());
-    let passed = results.iter().filter(|r| r.outcome == Outcome::Passed);
-    let passed = passed.count();
-    let at_least = only.as_ref().map_or(suite.at_least, Vec::len);
-    if passed < at_least && wrong.is_empty() {
-        wrong.push(format!("only {passed} passed, of at least {at_least}"));
-    }
     Ok(Report {
         suite: suite.name,
+        wrong: what_is_wrong(suite, &exceptions, &results, only.as_deref()),
         results,
-        wrong,
         again,
         took: started.elapsed(),
     })
+}
+
+fn what_is_wrong(
+    suite: &Suite,
+    exceptions: &Exceptions,
+    results: &[TestResult],
+    only: Option<&[String]>,
+) -> Vec<String> {
+    let mut wrong = exceptions.judge(results, only.is_none());
+    for name in only.unwrap_or_default() {
+        if !results.iter().any(|result| result.name == *name) {
+            wrong.push(format!("{name}: was asked for and not reported"));
+        }
+    }
+    let passed = results.iter().filter(|r| r.outcome == Outcome::Passed);
+    let passed = passed.count();
+    if only.is_none() && passed < suite.at_least {
+        wrong.push(format!(
+            "only {passed} passed, of at least {}",
+            suite.at_least
+        ));
+    }
+    wrong
 }
 
 /// Starts a session in a process of its own and reads what it found.
@@ -279,7 +295,7 @@ fn session(
         "isolated": isolated,
         "prepared": prepared.to_str().context("a path that is no text")?,
         "logs": logs.to_str().context("a path that is no text")?,
-        "work": home.path().to_str().context("a path that is no text")?,
+        "home": home.path().to_str().context("a path that is no text")?,
         "only": only,
         "bound_s": bound.as_secs(),
         "answer": answer.to_str().context("a path that is no text")?,
@@ -351,10 +367,12 @@ fn hold(order: &Value) -> Result<Vec<TestResult>> {
         true => Product::Kafka,
         false => Product::Odradek,
     };
-    let work = Path::new(text("work")?).join("work");
+    // The process that gave the order takes all of it away.
+    let home = Path::new(text("home")?);
+    let work = home.join("work");
     std::fs::create_dir_all(&work)?;
     let logs = PathBuf::from(text("logs")?);
-    let brokers = Running::start(suite, product, &logs)?;
+    let brokers = Running::start(suite, product, &home.join("brokers"), &logs)?;
     let bound = Duration::from_secs(order["bound_s"].as_u64().context("no bound")?);
     let session = Session {
         product,
