@@ -283,24 +283,22 @@ fn number(test: &str) -> String {
 }
 
 /// Runs the program until every test has a verdict; tests that hang do not take others with them.
-fn until_judged(session: &Session, first: Launch) -> Result<Vec<TestResult>> {
+fn until_judged(session: &Session, first: &Launch) -> Result<Vec<TestResult>> {
     let mut settled: BTreeMap<String, TestResult> = BTreeMap::new();
-    let mut round = 1;
-    let mut logs = vec![first.log.to_owned()];
     let mut numbers = first.numbers.clone();
-    loop {
-        let log = logs.last().cloned().unwrap_or_default();
-        let (verdicts, _) = launch(
-            session,
-            &Launch {
-                log: &log,
-                numbers: numbers.clone(),
-                ..first
-            },
-        )?;
+    for round in 1.. {
+        let log = match round {
+            1 => first.log.to_owned(),
+            _ => format!("{}-{round}", first.log),
+        };
         let before = settled.len();
         let mut open = BTreeMap::new();
-        for (name, verdict) in verdicts {
+        let next = Launch {
+            log: &log,
+            numbers,
+            ..*first
+        };
+        for (name, verdict) in launch(session, &next)?.0 {
             match verdict {
                 Verdict::Settled(result) => {
                     settled.entry(name).or_insert(result);
@@ -311,19 +309,17 @@ fn until_judged(session: &Session, first: Launch) -> Result<Vec<TestResult>> {
             }
         }
         open.retain(|name, _| !settled.contains_key(name));
-        if open.is_empty() {
-            break;
-        }
+        numbers = open.keys().map(|name| number(name)).collect();
+        numbers.dedup();
         if settled.len() == before || session.left().is_zero() {
             for (name, why) in open {
                 settled.insert(name.clone(), TestResult::failed(name, why));
             }
             break;
         }
-        numbers = open.keys().map(|name| number(name)).collect();
-        numbers.dedup();
-        round += 1;
-        logs.push(format!("{}-{round}", first.log));
+        if numbers.is_empty() {
+            break;
+        }
     }
     Ok(settled.into_values().collect())
 }
@@ -347,7 +343,7 @@ fn all_but_clusters(session: &Session, environment: &[(&str, &str)]) -> Result<V
     let skipped: Vec<&str> = skipped.iter().map(String::as_str).collect();
     until_judged(
         session,
-        Launch {
+        &Launch {
             log: "test-runner",
             numbers: asked_for(session),
             skipped: &skipped,
@@ -367,7 +363,7 @@ fn one_by_one(session: &Session, numbers: &[&str], flags: &[&str]) -> Result<Vec
         }
         results.extend(until_judged(
             session,
-            Launch {
+            &Launch {
                 log: &format!("test-runner-{number}"),
                 numbers: vec![number.to_owned()],
                 skipped: &[],
