@@ -147,3 +147,58 @@ impl Finished {
         &self.program
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(home: &Path, script: &str) -> Job {
+        let log = home.join("log");
+        Job::new(Path::new("sh"), home, &log, Duration::from_secs(20)).args(["-c", script])
+    }
+
+    fn runs(pid: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_what_it_started() {
+        let home = tempfile::tempdir().unwrap();
+        let job = shell(home.path(), "sleep 100 & echo $!; wait").bound(Duration::from_secs(1));
+        let finished = job.run().unwrap();
+        assert!(!finished.in_time && !finished.success);
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while runs(finished.output.trim()) {
+            assert!(std::time::Instant::now() < deadline, "it runs on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_command_that_ends_leaves_nothing_running_and_tells_both_streams() {
+        let home = tempfile::tempdir().unwrap();
+        let finished = shell(
+            home.path(),
+            "sleep 100 & echo $! >pid; echo out; echo err >&2",
+        )
+        .run()
+        .unwrap();
+        assert!(finished.in_time && finished.success);
+        assert_eq!(finished.output, "out\nerr\n");
+        let pid = std::fs::read_to_string(home.path().join("pid")).unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while runs(pid.trim()) {
+            assert!(std::time::Instant::now() < deadline, "it runs on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_command_that_must_succeed_tells_why_it_did_not() {
+        let home = tempfile::tempdir().unwrap();
+        let error = shell(home.path(), "echo because; exit 3").succeed();
+        assert!(format!("{:#}", error.unwrap_err()).contains("because"));
+    }
+}

@@ -390,3 +390,49 @@ fn hold(order: &Value) -> Result<Vec<TestResult>> {
     brokers.unwrap_or_else(PoisonError::into_inner).stop()?;
     Ok(results)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(suite: &Suite, results: &[TestResult], only: Option<&[String]>) -> Vec<String> {
+        what_is_wrong(suite, &Exceptions::default(), results, only)
+    }
+
+    #[test]
+    fn a_suite_that_ends_early_is_no_success() {
+        let suite = Suite {
+            at_least: 2,
+            ..Suite::PLAIN
+        };
+        let one = [TestResult::passed("one")];
+        assert_eq!(wrong(&suite, &one, None), ["only 1 passed, of at least 2"]);
+        let two = [TestResult::passed("one"), TestResult::passed("two")];
+        assert_eq!(wrong(&suite, &two, None), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_was_asked_for_has_to_be_reported() {
+        let only = ["one".to_owned(), "two".to_owned()];
+        let one = [TestResult::passed("one")];
+        assert_eq!(
+            wrong(&Suite::PLAIN, &one, Some(&only)),
+            ["two: was asked for and not reported"]
+        );
+    }
+
+    #[test]
+    fn a_report_shows_what_a_wrong_test_said() {
+        let report = Report {
+            suite: "example",
+            results: vec![TestResult::failed("one", "expected 1\nnot 2")],
+            wrong: vec!["one: fails and is not listed".to_owned()],
+            again: Vec::new(),
+            took: Duration::from_secs(3),
+        };
+        assert_eq!(
+            report.text(),
+            "example: 0 passed, 1 failed, 0 skipped in 3 s: WRONG\n  one: fails and is not listed\n    | expected 1\n    | not 2\n"
+        );
+    }
+}
