@@ -69,7 +69,7 @@ impl Brokers {
         first_id: 1,
     };
 
-    fn places(self) -> impl Iterator<Item = NodePlace> {
+    pub(super) fn places(self) -> impl Iterator<Item = NodePlace> {
         (0..self.count).map(move |index| NodePlace {
             id: self.first_id + i32::from(index),
             port: FIRST_PORT + STRIDE * index,

@@ -18,11 +18,19 @@ use anyhow::Result;
 
 mod brokers;
 pub mod expected;
+mod franz_go;
+mod go;
 mod job;
+mod kafka_go;
+mod kafka_python;
 mod kcat;
 mod preparation;
 mod result;
+mod rskafka;
 pub mod runner;
+mod rust_crate;
+mod rust_rdkafka;
+mod sarama;
 mod session;
 
 pub use brokers::{Brokers, NodePlace};
@@ -32,7 +40,15 @@ pub use result::{Outcome, TestResult};
 pub use session::Session;
 
 /// Every suite, in the order in which they are listed.
-pub const ALL: &[&Suite] = &[&kcat::SUITE];
+pub const ALL: &[&Suite] = &[
+    &franz_go::SUITE,
+    &kafka_go::SUITE,
+    &kafka_python::SUITE,
+    &kcat::SUITE,
+    &rskafka::SUITE,
+    &rust_rdkafka::SUITE,
+    &sarama::SUITE,
+];
 
 /// Lines of a property file.
 pub type Properties = &'static [(&'static str, &'static str)];
