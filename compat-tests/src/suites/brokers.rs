@@ -232,7 +232,7 @@ impl Running {
             node.process.signal(Signal::TERM)?;
         }
         for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
-            node.stop()?;
+            node.await_end()?;
         }
         Ok(())
     }
@@ -247,7 +247,13 @@ impl Running {
 
 impl Node {
     fn stop(&mut self) -> Result<()> {
-        let status = self.process.terminate(END_PATIENCE)?;
+        self.process.signal(Signal::TERM)?;
+        self.await_end()
+    }
+
+    /// Waits until it has ended as it was asked to. Asking twice would have it end at once.
+    fn await_end(&mut self) -> Result<()> {
+        let status = self.process.wait(END_PATIENCE)?;
         // A JVM that was asked to end says so with 143.
         ensure!(
             status.success() || status.code() == Some(143),

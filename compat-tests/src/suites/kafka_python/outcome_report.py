@@ -11,7 +11,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
-        write(report.nodeid, report.outcome, report.longreprtext or reason(report))
+        write(report.nodeid, report.outcome, reason(report) or report.longreprtext)
 
 
 def pytest_collectreport(report):
