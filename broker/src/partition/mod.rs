@@ -14,6 +14,7 @@
 
 mod error;
 pub mod in_flight;
+mod own_commit;
 mod prepare;
 mod read;
 mod replication;

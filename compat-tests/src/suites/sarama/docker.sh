@@ -22,8 +22,10 @@ translated() {
 }
 
 [ "$1" = compose ] || { echo "docker $1 is not known here" >&2; exit 1; }
-command=$2
-shift 2
+shift
+[ "$1" = --profile ] && shift 2
+command=$1
+shift
 case $command in
 up | down | rm) ;;
 stop | start) request "$command" "$1" ;;
