@@ -68,7 +68,7 @@ impl Brokers {
         first_id: 1,
     };
 
-    fn places(self) -> impl Iterator<Item = NodePlace> {
+    pub(super) fn places(self) -> impl Iterator<Item = NodePlace> {
         (0..self.count).map(move |index| NodePlace {
             id: self.first_id + i32::from(index),
             port: FIRST_PORT + STRIDE * index,
@@ -229,7 +229,7 @@ impl Running {
             node.process.signal(Signal::TERM)?;
         }
         for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
-            node.stop()?;
+            node.await_end()?;
         }
         Ok(())
     }
@@ -244,7 +244,13 @@ impl Running {
 
 impl Node {
     fn stop(&mut self) -> Result<()> {
-        let status = self.process.terminate(END_PATIENCE)?;
+        self.process.signal(Signal::TERM)?;
+        self.await_end()
+    }
+
+    /// Waits until it has ended as it was asked to. Asking twice would have it end at once.
+    fn await_end(&mut self) -> Result<()> {
+        let status = self.process.wait(END_PATIENCE)?;
         // A JVM that was asked to end says so with 143.
         ensure!(
             status.success() || status.code() == Some(143),

@@ -18,13 +18,21 @@ use anyhow::Result;
 
 mod brokers;
 pub mod expected;
+mod franz_go;
+mod go;
 mod job;
+mod kafka_go;
+mod kafka_python;
 mod kcat;
 mod librdkafka;
 mod node_rdkafka;
 mod preparation;
 mod result;
+mod rskafka;
 pub mod runner;
+mod rust_crate;
+mod rust_rdkafka;
+mod sarama;
 mod session;
 
 pub use brokers::{Brokers, NodePlace};
@@ -43,6 +51,12 @@ pub const ALL: &[&Suite] = &[
     &librdkafka::CLUSTER,
     &librdkafka::NO_AUTO_CREATE,
     &node_rdkafka::SUITE,
+    &franz_go::SUITE,
+    &kafka_go::SUITE,
+    &kafka_python::SUITE,
+    &rskafka::SUITE,
+    &rust_rdkafka::SUITE,
+    &sarama::SUITE,
 ];
 
 /// Lines of a property file.
