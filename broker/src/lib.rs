@@ -31,6 +31,8 @@ pub mod raft_stack;
 pub mod server;
 pub mod shared_map;
 #[cfg(test)]
+mod sim_support;
+#[cfg(test)]
 mod test_random;
 pub mod topic_config;
 pub mod txn;

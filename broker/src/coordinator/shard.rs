@@ -1,6 +1,6 @@
 //! One shard: a task that owns a state machine, its log, its timers, and the replies it owes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -217,7 +217,7 @@ impl<S: StateMachine> Task<S> {
             log: Arc::clone(&self.log),
             clock: Arc::clone(&self.clock),
             timers: Timers::new(),
-            waiting: HashMap::new(),
+            waiting: BTreeMap::new(),
             in_flight: VecDeque::new(),
         };
         serving.step(|state, now, effects| state.loaded(now, effects));
@@ -286,7 +286,8 @@ struct Serving<S: StateMachine> {
     log: Arc<dyn CoordinatorLog>,
     clock: Arc<dyn Clock>,
     timers: Timers<S::Timer>,
-    waiting: HashMap<RequestToken, oneshot::Sender<Answer<S>>>,
+    /// In the order of their requests, in which they hear that there will be no reply.
+    waiting: BTreeMap<RequestToken, oneshot::Sender<Answer<S>>>,
     /// In the order of their offsets.
     in_flight: VecDeque<InFlight<S::Reply>>,
 }

@@ -49,7 +49,7 @@ impl Default for Ends {
 
 /// What an end comes to.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// It is to be written.
     First,
     /// The same has been told before. What becomes of that; `None` if it is committed.
@@ -134,8 +134,8 @@ impl Partition {
     /// The marker is of an old producer or coordinator, or a later transaction has been ended since.
     pub fn check_marker(&self, term: LeaderEpoch, end: TxnEnd) -> Result<bool, PartitionError> {
         let mut ordering = self.ordering.lock();
-        self.check_end(&ordering, end)?;
-        let told = ordering.ended.told(term, end)?;
+        ordering.check_end(end, &self.reader())?;
+        let told = ordering.told(term, end)?;
         Ok(matches!(told, Told::First))
     }
 

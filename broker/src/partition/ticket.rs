@@ -17,14 +17,14 @@ use super::in_flight::Ticket;
 use super::{MoreThanMajority, PartitionEvents};
 
 /// The channel on which a group tells the fate of a batch.
-pub(super) type Committed = oneshot::Receiver<Result<AppendOutcome, ProposeError>>;
+pub(crate) type Committed = oneshot::Receiver<Result<AppendOutcome, ProposeError>>;
 
 /// The shared outcome of a batch that may be sent again.
 #[derive(Clone, Debug)]
 pub struct SharedOutcome(Shared<Committed>);
 
 impl SharedOutcome {
-    pub(super) fn new(committed: Committed) -> Self {
+    pub(crate) fn new(committed: Committed) -> Self {
         Self(committed.shared())
     }
 
@@ -32,6 +32,12 @@ impl SharedOutcome {
     pub(super) fn has_failed(&self) -> bool {
         let outcome = self.0.clone().now_or_never();
         matches!(outcome, Some(Ok(Err(_)) | Err(_)))
+    }
+
+    /// Waits for it; `None` if whoever knew is gone.
+    #[cfg(test)]
+    pub(crate) async fn wait(self) -> Option<Result<AppendOutcome, ProposeError>> {
+        self.0.await.ok()
     }
 }
 
