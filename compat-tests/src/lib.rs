@@ -12,12 +12,16 @@
 
 pub mod batches;
 pub mod bench;
+pub mod beside;
 pub mod broker;
 pub mod cache;
 pub mod cluster;
 pub mod compared;
 pub mod comparison;
+pub mod compatibility;
+pub mod fetched;
 pub mod forgetful;
+pub mod generator;
 pub mod groups;
 pub mod jar;
 pub mod kafka;
@@ -32,6 +36,9 @@ pub mod requests;
 pub mod schema;
 pub mod server;
 pub mod streams;
+pub mod tool_script;
+pub mod tool_text;
+pub mod toolbox;
 pub mod transactions;
 pub mod transcript;
 pub mod tree;

@@ -64,7 +64,7 @@ pub async fn handle(
     let image = broker.metadata.image();
     let is_for_all = request.topic_partitions.is_none();
     let (names, asked) = asked(&image, request);
-    let outcomes: Vec<(usize, PartitionIndex, ErrorCode)> = futures_util::stream::iter(asked)
+    let outcomes: Vec<(Asked, ErrorCode)> = futures_util::stream::iter(asked)
         .map(|asked| {
             let image = Arc::clone(&image);
             async move {
@@ -84,7 +84,7 @@ pub async fn handle(
                             .unwrap_or(ErrorCode::RequestTimedOut)
                     }
                 };
-                (asked.topic, asked.partition, code)
+                (asked, code)
             }
         })
         .buffered(AT_ONCE)
@@ -94,23 +94,34 @@ pub async fn handle(
         .into_iter()
         .map(|topic| message!(ReplicaElectionResult { topic }))
         .collect();
-    for (topic, partition, code) in outcomes {
+    for (asked, code) in outcomes {
         // Who asks for all partitions is not told of those that are as they should be.
         if is_for_all && code == ErrorCode::ElectionNotNeeded {
             continue;
         }
         let verdict = Verdict::of(code);
-        if let Some(result) = results.get_mut(topic) {
+        if let Some(result) = results.get_mut(asked.topic) {
+            let missing = (code == ErrorCode::UnknownTopicOrPartition)
+                .then(|| no_such(&result.topic, &asked))
+                .map(|words| StrBytes::from(words.as_str()));
             result.partition_result.push(message!(PartitionResult {
-                partition_id: partition.get(),
+                partition_id: asked.partition.get(),
                 error_code: verdict.code,
-                error_message: verdict.message,
+                error_message: missing.or(verdict.message),
             }));
         }
     }
     Reply::Now(message!(ElectLeadersResponse {
         replica_election_results: results,
     }))
+}
+
+/// What Kafka says of a topic or a partition that is not there; its tools print it.
+fn no_such(topic: &str, asked: &Asked) -> String {
+    match asked.topic_id {
+        None => format!("No such topic as {topic}"),
+        Some(_) => format!("No such partition as {topic}-{}", asked.partition.get()),
+    }
 }
 
 /// The answer to an election of no known type.
