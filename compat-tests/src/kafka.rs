@@ -89,9 +89,16 @@ tools! {
     REASSIGN_PARTITIONS = "kafka-reassign-partitions", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand";
     LEADER_ELECTION = "kafka-leader-election", "org.apache.kafka.tools.LeaderElectionCommand";
     STORAGE = "kafka-storage", "kafka.tools.StorageTool";
+    CLIENT_METRICS = "kafka-client-metrics", "org.apache.kafka.tools.ClientMetricsCommand";
+    STREAMS_RESET = "kafka-streams-application-reset", "org.apache.kafka.tools.StreamsResetter";
 }
 
 impl Tool {
+    /// Its main class.
+    pub fn class(self) -> &'static str {
+        self.class
+    }
+
     /// Runs the tool to its end.
     pub fn run(self, arguments: &[&str], input: &str) -> Result<Output> {
         let mut all = java_arguments("256m", &libs()?);

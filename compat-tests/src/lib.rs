@@ -13,12 +13,16 @@
 
 pub mod batches;
 pub mod bench;
+pub mod beside;
 pub mod broker;
 pub mod cache;
 pub mod cluster;
 pub mod compared;
 pub mod comparison;
+pub mod compatibility;
+pub mod fetched;
 pub mod forgetful;
+pub mod generator;
 pub mod groups;
 pub mod jar;
 pub mod kafka;
@@ -34,6 +38,9 @@ pub mod schema;
 pub mod server;
 pub mod streams;
 pub mod suites;
+pub mod tool_script;
+pub mod tool_text;
+pub mod toolbox;
 pub mod transactions;
 pub mod transcript;
 pub mod tree;

@@ -67,7 +67,7 @@ pub async fn handle(
     let image = broker.metadata.image();
     let is_for_all = request.topic_partitions.is_none();
     let (names, asked) = asked(&image, request);
-    let outcomes: Vec<(usize, PartitionIndex, Outcome)> = futures_util::stream::iter(asked)
+    let outcomes: Vec<(Asked, Outcome)> = futures_util::stream::iter(asked)
         .map(|asked| {
             let image = Arc::clone(&image);
             async move {
@@ -90,7 +90,7 @@ pub async fn handle(
                             .unwrap_or(Err(ErrorCode::RequestTimedOut.into()))
                     }
                 };
-                (asked.topic, asked.partition, outcome)
+                (asked, outcome)
             }
         })
         .buffered(AT_ONCE)
@@ -101,11 +101,15 @@ pub async fn handle(
         .map(|topic| message!(ReplicaElectionResult { topic }))
         .collect();
     let is_needless = NotElected::Code(ErrorCode::ElectionNotNeeded);
-    for (topic, partition, outcome) in outcomes {
+    for (asked, outcome) in outcomes {
         // Who asks for all partitions is not told of those that are as they should be.
         if is_for_all && outcome.as_ref().err() == Some(&is_needless) {
             continue;
         }
+        let is_missing = matches!(
+            &outcome,
+            Err(error) if error.code() == ErrorCode::UnknownTopicOrPartition
+        );
         let verdict = match outcome {
             Ok(()) => Verdict::OK,
             Err(error) => Verdict {
@@ -113,17 +117,28 @@ pub async fn handle(
                 message: Some(StrBytes::from(error.to_string())),
             },
         };
-        if let Some(result) = results.get_mut(topic) {
+        if let Some(result) = results.get_mut(asked.topic) {
+            let missing = is_missing
+                .then(|| no_such(&result.topic, &asked))
+                .map(|words| StrBytes::from(words.as_str()));
             result.partition_result.push(message!(PartitionResult {
-                partition_id: partition.get(),
+                partition_id: asked.partition.get(),
                 error_code: verdict.code,
-                error_message: verdict.message,
+                error_message: missing.or(verdict.message),
             }));
         }
     }
     Reply::Now(message!(ElectLeadersResponse {
         replica_election_results: results,
     }))
+}
+
+/// What Kafka says of a topic or a partition that is not there; its tools print it.
+fn no_such(topic: &str, asked: &Asked) -> String {
+    match asked.topic_id {
+        None => format!("No such topic as {topic}"),
+        Some(_) => format!("No such partition as {topic}-{}", asked.partition.get()),
+    }
 }
 
 /// The answer to an election of no known type.

@@ -71,6 +71,25 @@ fn the_known_differences_are_documented() -> Result<()> {
             row.reason
         ));
     }
+    section.push_str(
+        "\nRequests that are made up at random are compared in the same way. What differs there on purpose\n\
+         (`compat-tests/src/generator/tolerated.rs`):\n\n\
+         | API | field | here | Kafka | why |\n|---|---|---|---|---|\n",
+    );
+    for row in compat_tests::generator::tolerated::TOLERATED {
+        let or_anything = |text: &str| match text {
+            "" => "anything".to_owned(),
+            text => format!("`{text}`"),
+        };
+        section.push_str(&format!(
+            "| {} | `{}` | {} | {} | {} |\n",
+            row.api,
+            row.path,
+            or_anything(row.ours),
+            or_anything(row.kafka),
+            row.reason
+        ));
+    }
     let before = text
         .split(heading)
         .next()
