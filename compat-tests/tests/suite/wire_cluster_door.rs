@@ -32,6 +32,12 @@ const REGISTER: u8 = 4;
 const LATE: u64 = 1 << 30;
 const TOO_LATE: u64 = 1 << 40;
 
+fn put_text(out: &mut BytesMut, text: &str) -> Result<()> {
+    out.put_u16(u16::try_from(text.len())?);
+    out.put_slice(text.as_bytes());
+    Ok(())
+}
+
 /// Says to be node `id` to node `to`, and to belong to that cluster if one is named.
 fn say_hello(
     address: SocketAddr,
@@ -44,17 +50,12 @@ fn say_hello(
     hello.put_i16(HELLO);
     hello.put_i16(0);
     hello.put_i32(0);
-    for text in ["odradek"] {
-        hello.put_u16(u16::try_from(text.len())?);
-        hello.put_slice(text.as_bytes());
-    }
+    put_text(&mut hello, "odradek")?;
     hello.put_u16(1);
     hello.put_u16(2);
     hello.put_i32(id);
-    for text in [cluster, "a-directory"] {
-        hello.put_u16(u16::try_from(text.len())?);
-        hello.put_slice(text.as_bytes());
-    }
+    put_text(&mut hello, cluster)?;
+    put_text(&mut hello, "a-directory")?;
     hello.put_slice(&[7; 16]);
     hello.put_i32(to);
     hello.put_u8(purpose);
@@ -126,10 +127,8 @@ fn registration(id: i32, host: &str, port: u16) -> Result<Bytes> {
     body.put_i32(id);
     body.put_slice(&[7; 16]);
     body.put_u32(1);
-    for text in ["PLAINTEXT", host] {
-        body.put_u16(u16::try_from(text.len())?);
-        body.put_slice(text.as_bytes());
-    }
+    put_text(&mut body, "PLAINTEXT")?;
+    put_text(&mut body, host)?;
     body.put_u16(port);
     body.put_i16(0);
     // No rack, no directory, no voters.
