@@ -195,7 +195,8 @@ impl Running {
     pub(super) fn stop_node(&mut self, id: i32) -> Result<()> {
         let node = self.node(id)?;
         node.stopped = true;
-        node.stop()
+        node.process.signal(Signal::TERM)?;
+        node.await_end()
     }
 
     /// Starts a node that was stopped and waits until it knows those that run.
@@ -229,7 +230,7 @@ impl Running {
             node.process.signal(Signal::TERM)?;
         }
         for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
-            node.stop()?;
+            node.await_end()?;
         }
         Ok(())
     }
@@ -243,8 +244,9 @@ impl Running {
 }
 
 impl Node {
-    fn stop(&mut self) -> Result<()> {
-        let status = self.process.terminate(END_PATIENCE)?;
+    /// Waits until it ends as it was asked to. A second request would have it end at once, and badly.
+    fn await_end(&mut self) -> Result<()> {
+        let status = self.process.wait(END_PATIENCE)?;
         // A JVM that was asked to end says so with 143.
         ensure!(
             status.success() || status.code() == Some(143),
