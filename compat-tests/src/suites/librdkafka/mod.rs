@@ -93,7 +93,7 @@ pub const CLASSIC: Suite = Suite {
     about: "librdkafka 2.12.1 test-runner, one broker, classic group protocol",
     exceptions: include_str!("../../../suites/librdkafka.txt"),
     bound: Duration::from_secs(2400),
-    at_least: 80,
+    at_least: 79,
     short: Short::Only(SHORT),
     short_bound: Duration::from_secs(240),
     run: |session| all_but_clusters(session, &[]),
