@@ -35,6 +35,7 @@ macro_rules! short {
 
 short! {
     kcat = "kcat";
+    librdkafka = "librdkafka";
 }
 
 #[test]

@@ -195,7 +195,8 @@ impl Running {
     pub(super) fn stop_node(&mut self, id: i32) -> Result<()> {
         let node = self.node(id)?;
         node.stopped = true;
-        node.stop()
+        node.process.signal(Signal::TERM)?;
+        node.await_end()
     }
 
     /// Starts a node that was stopped and waits until it knows those that run.
@@ -225,7 +226,7 @@ impl Running {
     /// Asks all of them to end, and wants them to do so well.
     pub(super) fn stop(mut self) -> Result<()> {
         self.ensure_alive()?;
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
             node.process.signal(Signal::TERM)?;
         }
         for node in self.nodes.iter_mut().filter(|node| !node.stopped) {
@@ -243,12 +244,7 @@ impl Running {
 }
 
 impl Node {
-    fn stop(&mut self) -> Result<()> {
-        self.process.signal(Signal::TERM)?;
-        self.await_end()
-    }
-
-    /// Waits until it has ended as it was asked to. Asking twice would have it end at once.
+    /// Waits until it ends as it was asked to. A second request would have it end at once, and badly.
     fn await_end(&mut self) -> Result<()> {
         let status = self.process.wait(END_PATIENCE)?;
         // A JVM that was asked to end says so with 143.

@@ -71,9 +71,10 @@ fn prepare(preparation: &Preparation) -> Result<PathBuf> {
             .args(["--no-audit", "--no-fund"])
             .args(TOOLS)
             .succeed()?;
+        // One after the other: its makefiles do not say what librdkafka's configuration makes.
         let mut build = preparation
             .job("node_modules/.bin/node-gyp", directory)
-            .args(["rebuild", "-j", "2"]);
+            .arg("rebuild");
         if let Some(headers) = headers(preparation)? {
             build = build.arg(format!("--nodedir={}", headers.display()));
         }

@@ -8,11 +8,13 @@
 //! margin are up, whatever it waits for.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
 use super::brokers::Running;
@@ -210,6 +212,9 @@ fn logs_of(suite: &Suite) -> Result<PathBuf> {
 }
 
 fn judged(suite: &'static Suite, prepared: &Path, options: &Options) -> Result<Report> {
+    // Another run of the same suite writes to the same logs, and reads results there.
+    let running = File::create(logs_of(suite)?.join("lock"))?;
+    flock(&running, FlockOperation::LockExclusive)?;
     let started = Instant::now();
     let exceptions = Exceptions::parse(suite.exceptions)?;
     let only = match (&options.selection, suite.short) {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Brokers, Preparation, Properties, Session, Suite, TestResult};
+use super::{Brokers, Preparation, Properties, Session, Short, Suite, TestResult};
 use report::Verdict;
 
 mod admin;
@@ -46,6 +46,37 @@ const ONE_BROKER: Properties = &[
     ("group.initial.rebalance.delay.ms", "3000"),
 ];
 
+/// Those of a few seconds at most that wait for nothing but the broker.
+const SHORT: &[&str] = &[
+    "0001_multiobj",
+    "0002_unkpart",
+    "0003_msgmaxsize",
+    "0005_order",
+    "0008_reqacks",
+    "0012_produce_consume",
+    "0013_null_msgs",
+    "0014_reconsume_191",
+    "0015_offsets_seek",
+    "0016_client_swname",
+    "0017_compression",
+    "0022_consume_batch",
+    "0029_assign_offset",
+    "0031_get_offsets",
+    "0034_offset_reset",
+    "0035_api_version",
+    "0036_partial_fetch",
+    "0041_fetch_max_bytes",
+    "0054_offset_time",
+    "0059_bsearch",
+    "0063_clusterid",
+    "0070_null_empty",
+    "0073_headers",
+    "0085_headers",
+    "0090_idempotence",
+    "0099_commit_metadata",
+    "0112_assign_unknown_part",
+];
+
 /// They create topics of three replicas, and are their own suite.
 const NEED_THREE_BROKERS: [&str; 3] = ["0098", "0101", "0103"];
 
@@ -62,7 +93,9 @@ pub const CLASSIC: Suite = Suite {
     about: "librdkafka 2.12.1 test-runner, one broker, classic group protocol",
     exceptions: include_str!("../../../suites/librdkafka.txt"),
     bound: Duration::from_secs(2400),
-    at_least: 80,
+    at_least: 79,
+    short: Short::Only(SHORT),
+    short_bound: Duration::from_secs(240),
     run: |session| all_but_clusters(session, &[]),
     ..PLAIN
 };
