@@ -16,7 +16,7 @@ pub const SUITE: Suite = Suite {
     about: "franz-go 1.22.3, pkg/kgo: 50,000 records through groups, transactions and consumer groups",
     exceptions: include_str!("../../suites/franz-go.txt"),
     bound: Duration::from_secs(16 * 60),
-    at_least: 140,
+    at_least: 515,
     short: Short::Nothing,
     prepare,
     run,

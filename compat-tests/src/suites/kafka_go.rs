@@ -32,7 +32,7 @@ pub const SUITE: Suite = Suite {
     ],
     properties_of: advertised,
     bound: Duration::from_secs(9 * 60),
-    at_least: 140,
+    at_least: 490,
     short: Short::Nothing,
     prepare,
     run,

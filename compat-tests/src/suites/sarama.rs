@@ -67,7 +67,7 @@ pub const SUITE: Suite = Suite {
     ],
     properties_of: listeners,
     bound: Duration::from_secs(15 * 60),
-    at_least: 80,
+    at_least: 88,
     short: Short::Nothing,
     prepare,
     run,
