@@ -77,7 +77,9 @@ pub fn check(layers: &Layers, settings: &Settings) -> Result<Settings, String> {
         let bound = |at: usize| number(layers.get(key.bounds.get(at)?));
         let (min, max) = (bound(0).unwrap_or(i64::MIN), bound(1).unwrap_or(i64::MAX));
         if !number(Some(&value)).is_some_and(|value| (min..=max).contains(&value)) {
-            return Err(format!("{name} must be in the range {min} to {max} inclusive."));
+            return Err(format!(
+                "{name} must be in the range {min} to {max} inclusive."
+            ));
         }
         checked.insert(name.clone(), value);
     }
