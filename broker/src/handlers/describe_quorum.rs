@@ -38,26 +38,43 @@ pub async fn handle(
             error_message: verdict.message,
         }));
     }
-    let topics = request
-        .topics
-        .iter()
-        .map(|topic| describe(broker, topic, context.api_version))
-        .collect();
+    let version = context.api_version;
+    if !is_of_the_metadata(&request) {
+        let topics = request.topics.iter();
+        return Reply::Now(message!(DescribeQuorumResponse {
+            topics: topics.map(|topic| refused(topic, version)).collect(),
+        }));
+    }
+    let topics = request.topics.iter().map(|topic| {
+        message!(TopicData {
+            topic_name: topic.topic_name.clone(),
+            partitions: vec![quorum(broker, version)],
+        })
+    });
     Reply::Now(message!(DescribeQuorumResponse {
-        topics,
-        nodes: nodes(broker, context.api_version),
+        topics: topics.collect(),
+        nodes: nodes(broker, version),
     }))
 }
 
-fn describe(broker: &BrokerContext, asked: &AskedTopic, version: i16) -> TopicData {
+/// Whether the request names the one partition that there is, and nothing else. Like Kafka, nothing is told of it in
+/// answer to any other.
+fn is_of_the_metadata(request: &DescribeQuorumRequest) -> bool {
+    let [topic] = &request.topics[..] else {
+        return false;
+    };
+    let [partition] = &topic.partitions[..] else {
+        return false;
+    };
+    topic.topic_name.as_str() == CLUSTER_METADATA && partition.partition_index == 0
+}
+
+fn refused(asked: &AskedTopic, version: i16) -> TopicData {
     let partitions = asked
         .partitions
         .iter()
         .map(|partition| {
             let index = PartitionIndex::new(partition.partition_index);
-            if asked.topic_name.as_str() == CLUSTER_METADATA && index == PartitionIndex::new(0) {
-                return quorum(broker, version);
-            }
             let verdict = Verdict::of(ErrorCode::UnknownTopicOrPartition);
             message!(PartitionData {
                 partition_index: index.get(),

@@ -4,24 +4,44 @@ use std::collections::BTreeSet;
 
 use crate::tree::Node;
 
+/// What an item of a list is told from the others by.
+pub const NAMES: [&str; 14] = [
+    "resource_type",
+    "resource_name",
+    "name",
+    "topic",
+    "topic_name",
+    "topic_id",
+    "partition_index",
+    "partition",
+    "partition_id",
+    "index",
+    "group_id",
+    "transactional_id",
+    "producer_id",
+    "feature",
+];
+
 /// Puts a message right that was made for an API at a version.
+///
+/// Nothing is named twice: what Kafka does then depends on the collections that it happens to use, some of which drop
+/// what comes twice, and no client asks so.
 pub fn fix(api: &str, version: i16, message: &mut Node) {
+    message.visit(&mut |_, node| {
+        if let Node::List(items) = node {
+            let mut seen = BTreeSet::new();
+            items.retain(|item| seen.insert(identity(item)));
+        }
+    });
     match api {
         // A topic is named or has an id, not both.
         "DeleteTopics" if version >= 6 => each(message, "topics", name_or_id),
         "Metadata" if version >= 10 => each(message, "topics", name_or_id),
-        // Kafka 4.4.0 never answers one that names a resource twice.
-        "AlterConfigs" | "IncrementalAlterConfigs" => {
-            distinct(message, "resources", &["resource_type", "resource_name"]);
-            if mentions_brokers(message) {
-                set(message, "validate_only", Node::atom("true"));
-            }
+        // Other sessions would feel it.
+        "AlterConfigs" | "IncrementalAlterConfigs" if mentions_brokers(message) => {
+            set(message, "validate_only", Node::atom("true"));
         }
-        // A member that joins for the second time in one request waits for itself.
-        "JoinGroup" => distinct(message, "protocols", &["name"]),
-        // Configurations of which each is there once.
         "CreateTopics" => each(message, "topics", |topic| {
-            distinct(topic, "configs", &["name"]);
             // Replicas by hand come without numbers of them.
             if matches!(topic.field("assignments"), Some(Node::List(rows)) if !rows.is_empty()) {
                 set(topic, "num_partitions", Node::atom("-1"));
@@ -29,6 +49,18 @@ pub fn fix(api: &str, version: i16, message: &mut Node) {
             }
         }),
         _ => {}
+    }
+}
+
+/// What tells an item from the others of its list.
+pub fn identity(item: &Node) -> Vec<String> {
+    let fields: Vec<String> = NAMES
+        .iter()
+        .filter_map(|name| item.field(name).map(Node::to_string))
+        .collect();
+    match fields.is_empty() {
+        true => vec![item.to_string()],
+        false => fields,
     }
 }
 
@@ -62,20 +94,6 @@ fn set(message: &mut Node, name: &str, value: Node) {
             Some((_, old)) => *old = value,
             None => fields.push((name.to_owned(), value)),
         }
-    }
-}
-
-/// Drops items that have the same `names` as one before.
-fn distinct(message: &mut Node, name: &str, names: &[&str]) {
-    let mut seen = BTreeSet::new();
-    if let Some(items) = list(message, name) {
-        items.retain(|item| {
-            let key: Vec<String> = names
-                .iter()
-                .map(|name| item.field(name).map_or_else(String::new, Node::to_string))
-                .collect();
-            seen.insert(key)
-        });
     }
 }
 

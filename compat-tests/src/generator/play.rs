@@ -37,7 +37,10 @@ pub struct Player {
     /// A topic whose setting tells how far the metadata has been carried out; none if no change is answered before.
     canary: Option<String>,
     changes: u64,
+    /// What the session says, one connection from its beginning to its end or to the answer that ends it.
     wire: Option<Wire>,
+    /// What is asked beside the session.
+    control: Wire,
 }
 
 impl Player {
@@ -49,9 +52,10 @@ impl Player {
             canary: None,
             changes: 0,
             wire: None,
+            control: Wire::connect(address)?,
         };
         if lags {
-            crate::requests::create_topic(player.wire()?, canary, 1, &[])?;
+            crate::requests::create_topic(&mut player.control, canary, 1, &[])?;
             player.canary = Some(canary.to_owned());
         }
         Ok(player)
@@ -67,6 +71,7 @@ impl Player {
 
     /// Plays requests in a fresh world whose names begin with `prefix`; the answers, as they are compared.
     pub fn play(&mut self, prefix: &str, steps: &[Asked]) -> Result<Vec<Node>> {
+        self.wire = None;
         let (mut side, topics) = self.make_world(prefix)?;
         let mut answers = Vec::with_capacity(steps.len());
         for step in steps {
@@ -74,9 +79,10 @@ impl Player {
                 .ask(&mut side, step)
                 .with_context(|| step.to_string())?;
             answers.push(answer);
-            self.settle(&mut side, step)?;
+            let settled = self.settle(&mut side, step);
+            settled.with_context(|| format!("after {step}"))?;
         }
-        self.clear(&side, &topics)?;
+        self.clear(&side, &topics).context("at the end")?;
         Ok(answers)
     }
 
@@ -88,7 +94,7 @@ impl Player {
         let request = CreateTopicsRequest::default()
             .with_timeout_ms(20_000)
             .with_topics(topics.collect());
-        let answer = self.wire()?.call(7, &request)?;
+        let answer = self.control.call(7, &request)?;
         let mut learned = Vec::new();
         for (topic, (name, partitions, _)) in answer.topics.iter().zip(TOPICS) {
             ensure!(topic.error_code == 0, "{name}: error {}", topic.error_code);
@@ -96,11 +102,11 @@ impl Player {
                 name: topic.name.to_string(),
                 id: topic.topic_id,
             };
-            wait_for_leaders(self.wire()?, &topic, partitions)?;
+            wait_for_leaders(&mut self.control, &topic, partitions)?;
             learned.push(topic);
         }
         let first = learned.first().context("no topics")?;
-        let first_epoch = crate::requests::leader_epoch(self.wire()?, first, 0)?;
+        let first_epoch = crate::requests::leader_epoch(&mut self.control, first, 0)?;
         let mut side = Side::new(prefix, first_epoch.into());
         learn_topics(&mut side, &learned);
         let more = ["@new", "@newer"].map(|name| name.replace('@', prefix));
@@ -176,7 +182,7 @@ impl Player {
             "CreateTopics" => {
                 self.await_metadata()?;
                 for name in ["@new", "@newer"] {
-                    let answer = self.wire()?.call(12, &metadata_of(&side.name(name)))?;
+                    let answer = self.control.call(12, &metadata_of(&side.name(name)))?;
                     let found = answer.topics.iter().filter(|topic| topic.error_code == 0);
                     let found: Vec<Topic> = found
                         .map(|topic| Topic {
@@ -204,7 +210,7 @@ impl Player {
         let request = DescribeTransactionsRequest::default().with_transactional_ids(ids.to_vec());
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = self.wire()?.call(0, &request)?;
+            let answer = self.control.call(0, &request)?;
             let mut states = answer.transaction_states.iter();
             if !states.any(|state| state.transaction_state.starts_with("Prepare")) {
                 return Ok(());
@@ -233,7 +239,7 @@ impl Player {
                 .with_resource_name(text(&canary))
                 .with_configs(vec![config]);
             let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
-            self.wire()?.call(1, &request)?;
+            self.control.call(1, &request)?;
             self.await_setting(&canary, &value)?;
         }
         Ok(())
@@ -247,7 +253,7 @@ impl Player {
         let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = self.wire()?.call(4, &request)?;
+            let answer = self.control.call(4, &request)?;
             let mut configs = answer.results.iter().flat_map(|result| &result.configs);
             if configs.any(|config| {
                 config
@@ -274,7 +280,7 @@ impl Player {
                     .with_transaction_timeout_ms(60_000)
                     .with_producer_id(ProducerId(-1))
                     .with_producer_epoch(-1);
-                self.wire()?.call(4, &request)?;
+                self.control.call(4, &request)?;
             }
         }
         self.await_transactions(side)?;
@@ -283,28 +289,28 @@ impl Player {
                 let request = LeaveGroupRequest::default()
                     .with_group_id(GroupId(text(side.name(group))))
                     .with_member_id(text(member.trim_matches('"')));
-                self.wire()?.call(2, &request)?;
+                self.control.call(2, &request)?;
             }
         }
         for group in [CONSUMER, SIMPLE] {
             for member in ["m1", "m2", "m3"] {
                 if side.chosen(&format!("member_epoch:{member}")).is_some() {
                     let request = going_on(&side.name(group), member, -1);
-                    self.wire()?.call(0, &request)?;
+                    self.control.call(0, &request)?;
                 }
             }
         }
         let groups = [CLASSIC, STATIC, SIMPLE, CONSUMER, "@nobody"]
             .map(|group| GroupId(text(side.name(group))));
         let request = DeleteGroupsRequest::default().with_groups_names(groups.to_vec());
-        self.wire()?.call(2, &request)?;
+        self.control.call(2, &request)?;
         let states = topics
             .iter()
             .map(|topic| DeleteTopicState::default().with_name(Some(topic_name(topic))));
         let request = DeleteTopicsRequest::default()
             .with_topics(states.collect())
             .with_timeout_ms(20_000);
-        self.wire()?.call(6, &request)?;
+        self.control.call(6, &request)?;
         Ok(())
     }
 }

@@ -25,7 +25,76 @@ pub struct Tolerated {
 }
 
 /// Every kind that is known.
-pub const TOLERATED: &[Tolerated] = &[];
+pub const TOLERATED: &[Tolerated] = &[
+    answer(
+        "Produce",
+        "responses[].partition_responses[].error_code",
+        ["21", ""],
+        "acks: 2",
+        "Impossible acks are refused before it is looked whether the topic is there.",
+    ),
+    answer(
+        "Produce",
+        "responses[].partition_responses[].error_code",
+        ["87", ""],
+        "\"keys\":\"null\"",
+        "What is in a batch is looked at before its producer and its transaction are; either way it is refused.",
+    ),
+    answer(
+        "Produce",
+        "responses[].partition_responses[].record_errors",
+        ["", ""],
+        "\"keys\":\"null\"",
+        "What is in a batch is looked at before its producer and its transaction are; either way it is refused.",
+    ),
+    answer(
+        "Produce",
+        "responses[].partition_responses[].error_message",
+        ["", ""],
+        "\"keys\":\"null\"",
+        "What is in a batch is looked at before its producer and its transaction are; either way it is refused.",
+    ),
+    answer(
+        "Produce",
+        "responses[].partition_responses[].log_start_offset",
+        ["", ""],
+        "\"keys\":\"null\"",
+        "What is in a batch is looked at before its producer and its transaction are; either way it is refused.",
+    ),
+    answer(
+        "DescribeTopicPartitions",
+        "topics[]",
+        ["", ""],
+        "name: \"\"",
+        "An empty name is INVALID_TOPIC_EXCEPTION; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.",
+    ),
+    answer(
+        "DescribeConfigs",
+        "results[].configs",
+        ["", ""],
+        "resource_type: 32",
+        "Groups have the settings of consumer groups only.",
+    ),
+];
+
+/// What is answered differently and leaves both as they were.
+const fn answer(
+    api: &'static str,
+    path: &'static str,
+    [ours, kafka]: [&'static str; 2],
+    asked: &'static str,
+    reason: &'static str,
+) -> Tolerated {
+    Tolerated {
+        api,
+        path,
+        ours,
+        kafka,
+        asked,
+        diverges: false,
+        reason,
+    }
+}
 
 impl Tolerated {
     /// Whether this is what differs in the answers to a request.
