@@ -126,8 +126,14 @@ mod tests {
         assert_eq!(check(&layers, &good), Ok(good.clone()));
         for (pairs, says) in [
             (&[("no.such.key", "1")][..], "Unknown group config name"),
-            (&[(SESSION_TIMEOUT, "44999")], "between 45000 and 60000"),
-            (&[(HEARTBEAT_INTERVAL, "15001")], "between 5000 and 15000"),
+            (
+                &[(SESSION_TIMEOUT, "44999")],
+                "in the range 45000 to 60000 inclusive",
+            ),
+            (
+                &[(HEARTBEAT_INTERVAL, "15001")],
+                "in the range 5000 to 15000 inclusive",
+            ),
             (&[(HEARTBEAT_INTERVAL, "often")], "often"),
         ] {
             let error = check(&layers, &settings(pairs)).expect_err(says);
