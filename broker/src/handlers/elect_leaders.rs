@@ -90,16 +90,26 @@ pub async fn handle(
         .buffered(AT_ONCE)
         .collect()
         .await;
+    // Who asks for all partitions is not told of those that are as they should be.
+    let rows = outcomes
+        .into_iter()
+        .filter(|(_, _, code)| !(is_for_all && *code == ErrorCode::ElectionNotNeeded))
+        .map(|(topic, partition, code)| (topic, partition, Verdict::of(code)));
+    Reply::Now(message!(ElectLeadersResponse {
+        replica_election_results: results(names, rows),
+    }))
+}
+
+/// Topics by `names`, each with its rows: which topic, which partition, and what became of that.
+fn results(
+    names: Vec<StrBytes>,
+    rows: impl Iterator<Item = (usize, PartitionIndex, Verdict)>,
+) -> Vec<ReplicaElectionResult> {
     let mut results: Vec<ReplicaElectionResult> = names
         .into_iter()
         .map(|topic| message!(ReplicaElectionResult { topic }))
         .collect();
-    for (topic, partition, code) in outcomes {
-        // Who asks for all partitions is not told of those that are as they should be.
-        if is_for_all && code == ErrorCode::ElectionNotNeeded {
-            continue;
-        }
-        let verdict = Verdict::of(code);
+    for (topic, partition, verdict) in rows {
         if let Some(result) = results.get_mut(topic) {
             result.partition_result.push(message!(PartitionResult {
                 partition_id: partition.get(),
@@ -108,9 +118,7 @@ pub async fn handle(
             }));
         }
     }
-    Reply::Now(message!(ElectLeadersResponse {
-        replica_election_results: results,
-    }))
+    results
 }
 
 /// The answer to an election of no known type.
@@ -121,22 +129,16 @@ fn refused(image: &MetadataImage, request: ElectLeadersRequest) -> ElectLeadersR
         Some(_) => asked(image, request),
         None => (Vec::new(), Vec::new()),
     };
-    let mut results: Vec<ReplicaElectionResult> = names
-        .into_iter()
-        .map(|topic| message!(ReplicaElectionResult { topic }))
-        .collect();
-    for asked in asked {
-        if let Some(result) = results.get_mut(asked.topic) {
-            result.partition_result.push(message!(PartitionResult {
-                partition_id: asked.partition.get(),
-                error_code: code.code(),
-                error_message: Some(StrBytes::from(reason.as_str())),
-            }));
-        }
-    }
+    let rows = asked.into_iter().map(|asked| {
+        let verdict = Verdict {
+            code: code.code(),
+            message: Some(StrBytes::from(reason.as_str())),
+        };
+        (asked.topic, asked.partition, verdict)
+    });
     message!(ElectLeadersResponse {
         error_code: code.code(),
-        replica_election_results: results,
+        replica_election_results: results(names, rows),
     })
 }
 
