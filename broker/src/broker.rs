@@ -42,6 +42,7 @@ use crate::server::{
     Answering, BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server,
     ServerOptions,
 };
+use crate::telemetry::Telemetry;
 use crate::txn;
 use crate::txn::asking::Asking;
 use crate::txn::delivery::Delivery;
@@ -200,6 +201,7 @@ impl Broker {
             cluster_id: data_dir.cluster_id().unwrap_or_default().to_owned(),
             rack: config.rack.clone(),
         };
+        let telemetry = Arc::new(Telemetry::new(config.telemetry, Arc::clone(&clock)));
         let config = ConfigStore::new(statics, config);
         let partitions = PartitionManager::new(PartitionManagerOptions {
             node_id: identity.node_id,
@@ -211,6 +213,7 @@ impl Broker {
         });
         if let Some(http) = &http {
             http.observe(Arc::clone(&partitions), Arc::clone(&fetch));
+            http.observe_telemetry(Arc::clone(&telemetry));
         }
         let follower = Follower {
             node_id: identity.node_id,
@@ -276,6 +279,7 @@ impl Broker {
             markers,
             partitions,
             fetch,
+            telemetry,
         });
         if let Some(node) = &node {
             tasks.extend(node.start_duties(&context, &stack.raft));

@@ -30,6 +30,7 @@ pub mod peer;
 pub mod raft_stack;
 pub mod server;
 pub mod shared_map;
+pub mod telemetry;
 #[cfg(test)]
 mod test_random;
 pub mod topic_config;

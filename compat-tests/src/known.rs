@@ -72,8 +72,6 @@ pub const KNOWN: &[Differences] = known! {
         "Clients choose newer behaviour by these features, so a feature is listed once what it promises works.";
     metadata_by_id Metadata ["by neither"] ["topics[].error_code" | "error_code"]
         "A topic with neither name nor id is INVALID_REQUEST; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
-    describe_configs_of_other_resources DescribeConfigs ["client metrics"] ["results[]"]
-        "Client metrics have no configuration here yet.";
     describe_configs_of_other_resources DescribeConfigs ["a group"] ["results[].configs"]
         "Groups have the settings of consumer groups only, and the assignor is never run elsewhere.";
     incremental_alter_configs_of_a_topic IncrementalAlterConfigs ["an unknown operation"] ["responses[]"]

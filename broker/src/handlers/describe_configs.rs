@@ -12,8 +12,8 @@ use odradek_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse
 use tracing::level_filters::LevelFilter;
 
 use super::Reply;
-use crate::config::ConfigSource;
 use crate::config::describe::ConfigEntry;
+use crate::config::{ConfigSource, client_metrics_keys};
 use crate::context::{BrokerContext, RequestContext};
 use crate::metadata::image::{ConfigResource, MetadataImage, ResourceKind};
 use crate::metadata::topic_name;
@@ -102,9 +102,7 @@ impl Describer<'_> {
             Some(ResourceKind::ClientMetrics) if name.is_empty() => Err(Undescribed::invalid(
                 "Client metrics subscription name must not be empty",
             )),
-            Some(ResourceKind::ClientMetrics) => Err(Undescribed::invalid(
-                "Client metrics subscriptions are not supported by this version.",
-            )),
+            Some(ResourceKind::ClientMetrics) => Ok(self.subscription(name)),
             Some(ResourceKind::Group) if name.is_empty() => {
                 Err(Undescribed::invalid("Group name must not be empty"))
             }
@@ -139,6 +137,16 @@ impl Describer<'_> {
             name: name.to_owned(),
         });
         let entries = self.broker.config.describe_group(own);
+        entries.into_iter().map(|entry| self.entry(entry)).collect()
+    }
+
+    /// A subscription need not exist.
+    fn subscription(&self, name: &str) -> Vec<DescribeConfigsResourceResult> {
+        let own = self.image.config(&ConfigResource {
+            kind: ResourceKind::ClientMetrics,
+            name: name.to_owned(),
+        });
+        let entries = client_metrics_keys::entries(own);
         entries.into_iter().map(|entry| self.entry(entry)).collect()
     }
 

@@ -196,6 +196,9 @@ pub enum Refusal {
     /// A key or value that does not fit the resource.
     #[error("{0}")]
     InvalidConfig(String),
+    /// Settings that are asked for in a way that cannot be.
+    #[error("{0}")]
+    InvalidRequest(String),
     /// A broker's setting that cannot be changed, or not so.
     #[error("{0}")]
     InvalidBrokerConfig(String),
@@ -299,6 +302,7 @@ impl Refusal {
             | Self::UnknownOperation(_)
             | Self::DefaultTopic
             | Self::DefaultGroup
+            | Self::InvalidRequest(_)
             | Self::InvalidBrokerConfig(_)
             | Self::BrokerNotANumber(_)
             | Self::OtherBroker { .. }

@@ -2,7 +2,9 @@
 
 #![allow(missing_docs)]
 
+mod client_metrics;
 mod clients;
+mod compare_client_metrics;
 mod compare_cluster;
 mod compare_cluster_voters;
 mod compare_configs;

@@ -158,15 +158,15 @@ fn alter<C>(
 fn alterable(kind: i8, name: &str) -> Result<ConfigResource, Refusal> {
     match ResourceKind::from_code(kind) {
         Some(ResourceKind::Group) if name.is_empty() => Err(Refusal::DefaultGroup),
-        Some(kind @ (ResourceKind::Topic | ResourceKind::Broker | ResourceKind::Group)) => {
-            Ok(ConfigResource {
-                kind,
-                name: name.to_owned(),
-            })
-        }
-        Some(ResourceKind::ClientMetrics) => Err(Refusal::Unsupported(
-            "Client metrics subscriptions are not supported by this version.",
-        )),
+        Some(
+            kind @ (ResourceKind::Topic
+            | ResourceKind::Broker
+            | ResourceKind::ClientMetrics
+            | ResourceKind::Group),
+        ) => Ok(ConfigResource {
+            kind,
+            name: name.to_owned(),
+        }),
         Some(ResourceKind::BrokerLogger) => Err(Refusal::Unsupported(
             "Log levels are set at the start of the broker and cannot be changed while it runs.",
         )),
