@@ -273,6 +273,11 @@ async fn answer_by_controller(
         return route(context, correlation_id, body).await;
     };
     let version = context.api_version;
+    if api_key == ApiKey::IncrementalAlterConfigs
+        && handlers::incremental_alter_configs::is_about_log_levels(&body, version)
+    {
+        return route(context, correlation_id, body).await;
+    }
     let request = PeerRequest::Forward(Forward {
         api_key: context.api_key,
         api_version: version,

@@ -21,6 +21,7 @@ pub mod handlers;
 pub mod http;
 mod http_connections;
 pub mod leading;
+pub mod log_levels;
 pub mod memory;
 pub mod metadata;
 pub mod metrics;

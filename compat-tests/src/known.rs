@@ -78,6 +78,8 @@ pub const KNOWN: &[Differences] = known! {
         "INVALID_REQUEST; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
     incremental_alter_configs_of_brokers IncrementalAlterConfigs ["an unknown key"] ["responses[]"]
         "A broker key that does not exist is refused; Kafka stores it.";
+    incremental_alter_configs_of_loggers DescribeConfigs ["fatal, now"] ["results[].configs[].value"]
+        "There is no level above ERROR, which FATAL is taken for.";
     fetch_read_committed Fetch ["isolation level 2" | "isolation level -1"] ["responses" | "error_code"]
         "An isolation level that does not exist reads as the nearest that does; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
     fetch_with_small_limits Fetch ["3200"] ["responses[].partitions[].records"]

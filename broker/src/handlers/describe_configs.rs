@@ -9,12 +9,12 @@ use odradek_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
 };
 use odradek_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse, StrBytes};
-use tracing::level_filters::LevelFilter;
 
 use super::Reply;
 use crate::config::describe::ConfigEntry;
 use crate::config::{ConfigSource, client_metrics_keys};
 use crate::context::{BrokerContext, RequestContext};
+use crate::log_levels;
 use crate::metadata::image::{ConfigResource, MetadataImage, ResourceKind};
 use crate::metadata::topic_name;
 
@@ -169,12 +169,15 @@ impl Describer<'_> {
             return Err(Undescribed::invalid("Broker id must not be empty"));
         }
         self.require_own_id(name, " ")?;
-        Ok(vec![message!(DescribeConfigsResourceResult {
-            name: StrBytes::from("root"),
-            value: Some(StrBytes::from(level_name(LevelFilter::current()))),
-            read_only: true,
-            config_source: SOURCE_BROKER_LOGGER,
-        })])
+        let levels = log_levels::of_process().all().into_iter();
+        let entry = |(logger, level): (String, &'static str)| {
+            message!(DescribeConfigsResourceResult {
+                name: StrBytes::from(logger),
+                value: Some(StrBytes::from(level)),
+                config_source: SOURCE_BROKER_LOGGER,
+            })
+        };
+        Ok(levels.map(entry).collect())
     }
 
     fn require_own_id(&self, name: &str, after_id: &str) -> Result<(), Undescribed> {
@@ -244,18 +247,6 @@ fn chosen(
                 .filter(|config| keys.contains(&config.name))
                 .collect()
         }
-    }
-}
-
-/// Kafka's name of a level.
-fn level_name(level: LevelFilter) -> &'static str {
-    match level {
-        LevelFilter::OFF => "OFF",
-        LevelFilter::ERROR => "ERROR",
-        LevelFilter::WARN => "WARN",
-        LevelFilter::INFO => "INFO",
-        LevelFilter::DEBUG => "DEBUG",
-        LevelFilter::TRACE => "TRACE",
     }
 }
 

@@ -273,9 +273,6 @@ pub enum Refusal {
     /// The voters of the metadata are not what a node or a request takes them for.
     #[error(transparent)]
     Voter(#[from] VoterRefusal),
-    /// Something that works in a later version only.
-    #[error("{0}")]
-    Unsupported(&'static str),
 }
 
 fn list(nodes: &[NodeId]) -> String {
@@ -305,8 +302,7 @@ impl Refusal {
             | Self::InvalidRequest(_)
             | Self::InvalidBrokerConfig(_)
             | Self::BrokerNotANumber(_)
-            | Self::OtherBroker { .. }
-            | Self::Unsupported(_) => ErrorCode::InvalidRequest,
+            | Self::OtherBroker { .. } => ErrorCode::InvalidRequest,
             Self::NoReassignment => ErrorCode::NoReassignmentInProgress,
             Self::Voter(refusal) => refusal.code(),
             Self::OtherDirectory { .. } => ErrorCode::DuplicateBrokerRegistration,

@@ -414,6 +414,74 @@ fn incremental_alter_configs_of_brokers() -> Result<()> {
 }
 
 #[test]
+fn incremental_alter_configs_of_loggers() -> Result<()> {
+    compare("incremental_alter_configs_of_loggers", |probe| {
+        let root = || describe(BROKER_LOGGER, "1", Some(&["root"]));
+        for version in probe.versions::<IncrementalAlterConfigsRequest>() {
+            for (label, name, changes) in [
+                ("another level", "1", &[("root", SET, Some("ERROR"))][..]),
+                ("back", "1", &[("root", SET, Some("WARN"))]),
+                ("in small letters", "1", &[("root", SET, Some("info"))]),
+                ("no level", "1", &[("root", SET, Some("LOUD"))]),
+                ("off", "1", &[("root", SET, Some("OFF"))]),
+                ("nothing", "1", &[("root", SET, None)]),
+                ("an unknown logger", "1", &[("no.such", SET, Some("INFO"))]),
+                (
+                    "an unknown logger beside one that is",
+                    "1",
+                    &[("root", SET, Some("ERROR")), ("no.such", SET, Some("INFO"))],
+                ),
+                ("an unknown logger back", "1", &[("no.such", DELETE, None)]),
+                ("deleted", "1", &[("root", DELETE, None)]),
+                ("appended", "1", &[("root", APPEND, Some("INFO"))]),
+                ("subtracted", "1", &[("root", SUBTRACT, Some("INFO"))]),
+                ("an unknown operation", "1", &[("root", 9, Some("INFO"))]),
+                (
+                    "a logger twice",
+                    "1",
+                    &[("root", SET, Some("INFO")), ("root", SET, Some("WARN"))],
+                ),
+                ("another node", "7", &[("root", SET, Some("INFO"))]),
+                ("no number", "one", &[("root", SET, Some("INFO"))]),
+                ("no name", "", &[("root", SET, Some("INFO"))]),
+            ] {
+                probe.ask(label, version, &change(BROKER_LOGGER, name, changes))?;
+                probe.ask(&format!("{label}, now"), 4, &root())?;
+            }
+            let validated = change(BROKER_LOGGER, "1", &[("root", SET, Some("ERROR"))]);
+            probe.ask(
+                "only validated",
+                version,
+                &validated.with_validate_only(true),
+            )?;
+            probe.ask("only validated, now", 4, &root())?;
+            let both = [
+                change(BROKER_LOGGER, "1", &[("root", SET, Some("ERROR"))]),
+                change(BROKER, "7", &[("message.max.bytes", SET, Some("9"))]),
+                change(BROKER_LOGGER, "7", &[("root", SET, Some("WARN"))]),
+            ];
+            let both = both.into_iter().flat_map(|request| request.resources);
+            let both = IncrementalAlterConfigsRequest::default().with_resources(both.collect());
+            probe.sort("responses", "resource_type,resource_name,error_code");
+            probe.ask("with other resources", version, &both)?;
+            probe.ask("with other resources, now", 4, &root())?;
+            let back = change(BROKER_LOGGER, "1", &[("root", SET, Some("WARN"))]);
+            probe.ask("with other resources, back", version, &back)?;
+        }
+        let fatal = change(BROKER_LOGGER, "1", &[("root", SET, Some("FATAL"))]);
+        probe.ask("fatal", 1, &fatal)?;
+        probe.ask("fatal, now", 4, &root())?;
+        let back = change(BROKER_LOGGER, "1", &[("root", SET, Some("WARN"))]);
+        probe.ask("back", 1, &back)?;
+        for version in probe.versions::<AlterConfigsRequest>() {
+            let all = set_all(BROKER_LOGGER, "1", &[("root", Some("WARN"))]);
+            probe.ask("all at once", version, &all)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn list_config_resources() -> Result<()> {
     compare("list_config_resources", |probe| {
         for types in [

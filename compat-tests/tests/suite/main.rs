@@ -20,6 +20,7 @@ mod compare_transactions;
 mod consumer_groups;
 mod coordinated;
 mod dump_log;
+mod log_levels;
 mod smoke;
 mod streams;
 mod three;
