@@ -1,5 +1,8 @@
 //! Compacting the logs of this broker, one after the other, in the background: those that it leads
 //! and those that it follows.
+//!
+//! Settings may change while it runs: the rate counts at once, also for a log that is being compacted, the
+//! others with the next round.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,7 +12,6 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 
 use super::PartitionManager;
-use crate::config::broker_config::CleanerConfig;
 use crate::data_metrics;
 use crate::partition::Partition;
 
@@ -17,16 +19,19 @@ use crate::partition::Partition;
 const NAP: Duration = Duration::from_millis(100);
 
 impl PartitionManager {
-    /// Compacts logs until the process ends.
-    pub(super) async fn keep_clean(&self, config: CleanerConfig) {
-        if !config.enabled {
+    /// Compacts logs until the process ends, if it is to compact any.
+    pub(super) async fn keep_clean(&self, is_enabled: bool) {
+        if !is_enabled {
             return;
         }
-        let throttle = Arc::new(Throttle::new(config.bytes_per_second));
-        let threads = config.threads.max(1);
-        let map_bytes = config.map_bytes / threads;
+        let store = Arc::clone(&self.options.config);
+        let rate = move || store.load().cleaner.bytes_per_second;
+        let throttle = Arc::new(Throttle::new(rate));
         loop {
-            tokio::time::sleep(config.backoff).await;
+            tokio::time::sleep(self.options.config.load().cleaner.backoff).await;
+            let config = self.options.config.load().cleaner;
+            let threads = config.threads.max(1);
+            let map_bytes = config.map_bytes / threads;
             futures_util::stream::iter(self.all())
                 .for_each_concurrent(threads, |partition| {
                     let throttle = Arc::clone(&throttle);
@@ -70,15 +75,15 @@ async fn clean_one(partition: &Partition, map_bytes: usize, throttle: Arc<Thrott
 
 /// Holds the bytes read and written by all compactions to a rate, by making them wait.
 struct Throttle {
-    bytes_per_second: f64,
+    bytes_per_second: Box<dyn Fn() -> f64 + Send + Sync>,
     /// When what was taken so far is paid off.
     paid_until: Mutex<Instant>,
 }
 
 impl Throttle {
-    fn new(bytes_per_second: f64) -> Self {
+    fn new(bytes_per_second: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         Self {
-            bytes_per_second,
+            bytes_per_second: Box::new(bytes_per_second),
             paid_until: Mutex::new(Instant::now()),
         }
     }
@@ -99,7 +104,7 @@ impl Throttle {
     }
 
     fn cost(&self, bytes: u64) -> Duration {
-        let seconds = bytes as f64 / self.bytes_per_second.max(1.0);
+        let seconds = bytes as f64 / (self.bytes_per_second)().max(1.0);
         Duration::try_from_secs_f64(seconds.min(3600.0)).unwrap_or_default()
     }
 }
@@ -110,14 +115,30 @@ mod tests {
 
     #[test]
     fn a_throttle_spreads_bytes_over_time() {
-        let throttle = Throttle::new(1_000_000.0);
+        let throttle = Throttle::new(|| 1_000_000.0);
         let started = Instant::now();
         for _ in 0..30 {
             assert!(throttle.take(10_000).is_continue());
         }
         let elapsed = started.elapsed();
         assert!(elapsed >= Duration::from_millis(150), "{elapsed:?}");
-        let free = Throttle::new(f64::MAX);
+        let free = Throttle::new(|| f64::MAX);
         assert_eq!(free.cost(u64::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn another_rate_counts_from_the_next_bytes_on() {
+        let config = crate::config::ConfigStore::defaults();
+        let store = Arc::clone(&config);
+        let throttle = Throttle::new(move || store.load().cleaner.bytes_per_second);
+        assert_eq!(throttle.cost(1_000), Duration::ZERO);
+        let rate = (
+            "log.cleaner.io.max.bytes.per.second".to_owned(),
+            "1000".to_owned(),
+        );
+        config
+            .set_dynamic([rate].into(), Default::default())
+            .expect("a rate");
+        assert_eq!(throttle.cost(1_000), Duration::from_secs(1));
     }
 }

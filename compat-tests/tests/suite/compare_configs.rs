@@ -413,6 +413,128 @@ fn incremental_alter_configs_of_brokers() -> Result<()> {
     })
 }
 
+/// Keys that Kafka can change while it runs, as far as there are such keys here, and some that it cannot.
+const DYNAMIC_KEYS: &[&str] = &[
+    "compression.type",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.delete.retention.ms",
+    "log.cleaner.enable",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio",
+    "log.cleaner.min.compaction.lag.ms",
+    "log.cleaner.threads",
+    "log.cleanup.policy",
+    "log.flush.interval.messages",
+    "log.flush.interval.ms",
+    "log.index.interval.bytes",
+    "log.index.size.max.bytes",
+    "log.message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms",
+    "log.message.timestamp.type",
+    "log.preallocate",
+    "log.retention.bytes",
+    "log.retention.hours",
+    "log.retention.ms",
+    "log.roll.jitter.ms",
+    "log.roll.ms",
+    "log.segment.bytes",
+    "log.segment.delete.delay.ms",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "max.decompressed.message.bytes",
+    "message.max.bytes",
+    "node.id",
+    "num.partitions",
+    "producer.id.expiration.ms",
+    "telemetry.max.bytes",
+    "transaction.partition.verification.enable",
+    "unclean.leader.election.enable",
+];
+
+#[test]
+fn the_same_keys_of_a_broker_can_be_changed_while_it_runs() -> Result<()> {
+    compare(
+        "the_same_keys_of_a_broker_can_be_changed_while_it_runs",
+        |probe| {
+            let answer = probe.prepare(4, &describe(BROKER, "1", Some(DYNAMIC_KEYS)))?;
+            let configs = answer.results.iter().flat_map(|result| &result.configs);
+            let mut keys: Vec<String> = configs
+                .map(|config| format!("{} {}", config.name, config.read_only))
+                .collect();
+            keys.sort();
+            probe.note("read-only or not", keys)
+        },
+    )
+}
+
+#[test]
+fn settings_of_compaction_are_changed_while_the_broker_runs() -> Result<()> {
+    compare(
+        "settings_of_compaction_are_changed_while_the_broker_runs",
+        |probe| {
+            sort_configs(probe);
+            let keys = [
+                "log.cleaner.threads",
+                "log.cleaner.backoff.ms",
+                "log.cleaner.io.max.bytes.per.second",
+            ];
+            for (label, name, changes) in [
+                (
+                    "for all",
+                    "",
+                    &[("log.cleaner.threads", SET, Some("2"))][..],
+                ),
+                (
+                    "for one",
+                    "1",
+                    &[("log.cleaner.backoff.ms", SET, Some("14000"))],
+                ),
+                ("for both", "1", &[("log.cleaner.threads", SET, Some("1"))]),
+                (
+                    "a rate",
+                    "1",
+                    &[(
+                        "log.cleaner.io.max.bytes.per.second",
+                        SET,
+                        Some("1000000.5"),
+                    )],
+                ),
+                ("no number", "1", &[("log.cleaner.threads", SET, Some("x"))]),
+                ("none", "1", &[("log.cleaner.enable", SET, Some("false"))]),
+                (
+                    "back",
+                    "1",
+                    &[
+                        ("log.cleaner.threads", DELETE, None),
+                        ("log.cleaner.backoff.ms", DELETE, None),
+                        ("log.cleaner.io.max.bytes.per.second", DELETE, None),
+                    ],
+                ),
+                ("back for all", "", &[("log.cleaner.threads", DELETE, None)]),
+            ] {
+                probe.ask(label, 1, &change(BROKER, name, changes))?;
+                // Kafka applies a change of a broker's configuration some time after it has answered.
+                std::thread::sleep(Duration::from_millis(300));
+                probe.settle();
+                probe.ask(
+                    &format!("{label}, now"),
+                    4,
+                    &describe(BROKER, "1", Some(&keys)),
+                )?;
+                probe.ask(
+                    &format!("{label}, for all"),
+                    4,
+                    &describe(BROKER, "", Some(&keys)),
+                )?;
+            }
+            Ok(())
+        },
+    )
+}
+
 #[test]
 fn incremental_alter_configs_of_loggers() -> Result<()> {
     compare("incremental_alter_configs_of_loggers", |probe| {
