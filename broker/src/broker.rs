@@ -44,6 +44,7 @@ use crate::server::{
     Answering, BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server,
     ServerOptions,
 };
+use crate::telemetry::Telemetry;
 use crate::txn;
 use crate::txn::asking::Asking;
 use crate::txn::delivery::Delivery;
@@ -202,6 +203,7 @@ impl Broker {
             cluster_id: data_dir.cluster_id().unwrap_or_default().to_owned(),
             rack: config.rack.clone(),
         };
+        let telemetry = Arc::new(Telemetry::new(config.telemetry, Arc::clone(&clock)));
         let config = ConfigStore::new(statics, config);
         let partitions = PartitionManager::new(PartitionManagerOptions {
             node_id: identity.node_id,
@@ -213,6 +215,7 @@ impl Broker {
         });
         if let Some(http) = &http {
             http.observe(Arc::clone(&partitions), Arc::clone(&fetch));
+            http.observe_telemetry(Arc::clone(&telemetry));
         }
         let follower = Follower {
             node_id: identity.node_id,
@@ -278,6 +281,7 @@ impl Broker {
             markers,
             partitions,
             fetch,
+            telemetry,
         });
         if let Some(node) = &node {
             tasks.extend(node.start_duties(&context, &stack.raft));

@@ -21,6 +21,7 @@ pub mod handlers;
 pub mod http;
 mod http_connections;
 pub mod leading;
+pub mod log_levels;
 pub mod memory;
 pub mod metadata;
 pub mod metrics;
@@ -32,6 +33,7 @@ pub mod server;
 pub mod shared_map;
 #[cfg(test)]
 mod sim_support;
+pub mod telemetry;
 #[cfg(test)]
 mod test_random;
 pub mod topic_config;

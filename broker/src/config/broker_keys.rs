@@ -13,6 +13,7 @@ use super::listeners;
 use super::metadata_keys::METADATA;
 use super::peer_keys::PEERS;
 use super::replication_keys::REPLICATION;
+use super::telemetry_keys::TELEMETRY;
 use super::transaction_keys::TRANSACTIONS;
 
 /// Values of `compression.type`.
@@ -44,6 +45,7 @@ pub static SECTIONS: &[(&str, &[KeySpec])] = &[
     ("Consumer groups and offsets", GROUPS),
     ("Transactions", TRANSACTIONS),
     ("Observability", OBSERVABILITY),
+    ("Metrics of clients", TELEMETRY),
 ];
 
 /// Every key, in the order of [`SECTIONS`].

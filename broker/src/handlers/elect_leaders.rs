@@ -96,29 +96,38 @@ pub async fn handle(
         .buffered(AT_ONCE)
         .collect()
         .await;
+    // Who asks for all partitions is not told of those that are as they should be.
+    let is_needless = NotElected::Code(ErrorCode::ElectionNotNeeded);
+    let rows = outcomes
+        .into_iter()
+        .filter(|(_, outcome)| !is_for_all || outcome.as_ref().err() != Some(&is_needless))
+        .map(|(asked, outcome)| {
+            let verdict = match outcome {
+                Ok(()) => Verdict::OK,
+                Err(error) => Verdict {
+                    code: error.code().code(),
+                    message: Some(StrBytes::from(error.to_string())),
+                },
+            };
+            (asked, verdict)
+        });
+    Reply::Now(message!(ElectLeadersResponse {
+        replica_election_results: results(names, rows),
+    }))
+}
+
+/// Topics by `names`, each with its rows: what was asked for, and what became of that.
+fn results(
+    names: Vec<StrBytes>,
+    rows: impl Iterator<Item = (Asked, Verdict)>,
+) -> Vec<ReplicaElectionResult> {
     let mut results: Vec<ReplicaElectionResult> = names
         .into_iter()
         .map(|topic| message!(ReplicaElectionResult { topic }))
         .collect();
-    let is_needless = NotElected::Code(ErrorCode::ElectionNotNeeded);
-    for (asked, outcome) in outcomes {
-        // Who asks for all partitions is not told of those that are as they should be.
-        if is_for_all && outcome.as_ref().err() == Some(&is_needless) {
-            continue;
-        }
-        let is_missing = matches!(
-            &outcome,
-            Err(error) if error.code() == ErrorCode::UnknownTopicOrPartition
-        );
-        let verdict = match outcome {
-            Ok(()) => Verdict::OK,
-            Err(error) => Verdict {
-                code: error.code().code(),
-                message: Some(StrBytes::from(error.to_string())),
-            },
-        };
+    for (asked, verdict) in rows {
         if let Some(result) = results.get_mut(asked.topic) {
-            let missing = is_missing
+            let missing = (verdict.code == ErrorCode::UnknownTopicOrPartition.code())
                 .then(|| no_such(&result.topic, &asked))
                 .map(|words| StrBytes::from(words.as_str()));
             result.partition_result.push(message!(PartitionResult {
@@ -128,9 +137,7 @@ pub async fn handle(
             }));
         }
     }
-    Reply::Now(message!(ElectLeadersResponse {
-        replica_election_results: results,
-    }))
+    results
 }
 
 /// What Kafka says of a topic or a partition that is not there; its tools print it.
@@ -149,22 +156,16 @@ fn refused(image: &MetadataImage, request: ElectLeadersRequest) -> ElectLeadersR
         Some(_) => asked(image, request),
         None => (Vec::new(), Vec::new()),
     };
-    let mut results: Vec<ReplicaElectionResult> = names
-        .into_iter()
-        .map(|topic| message!(ReplicaElectionResult { topic }))
-        .collect();
-    for asked in asked {
-        if let Some(result) = results.get_mut(asked.topic) {
-            result.partition_result.push(message!(PartitionResult {
-                partition_id: asked.partition.get(),
-                error_code: code.code(),
-                error_message: Some(StrBytes::from(reason.as_str())),
-            }));
-        }
-    }
+    let rows = asked.into_iter().map(|asked| {
+        let verdict = Verdict {
+            code: code.code(),
+            message: Some(StrBytes::from(reason.as_str())),
+        };
+        (asked, verdict)
+    });
     message!(ElectLeadersResponse {
         error_code: code.code(),
-        replica_election_results: results,
+        replica_election_results: results(names, rows),
     })
 }
 

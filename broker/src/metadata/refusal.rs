@@ -196,6 +196,9 @@ pub enum Refusal {
     /// A key or value that does not fit the resource.
     #[error("{0}")]
     InvalidConfig(String),
+    /// Settings that are asked for in a way that cannot be.
+    #[error("{0}")]
+    InvalidRequest(String),
     /// A broker's setting that cannot be changed, or not so.
     #[error("{0}")]
     InvalidBrokerConfig(String),
@@ -278,9 +281,6 @@ pub enum Refusal {
     /// The voters of the metadata are not what a node or a request takes them for.
     #[error(transparent)]
     Voter(#[from] VoterRefusal),
-    /// Something that works in a later version only.
-    #[error("{0}")]
-    Unsupported(&'static str),
 }
 
 fn list(nodes: &[NodeId]) -> String {
@@ -307,10 +307,10 @@ impl Refusal {
             | Self::UnknownOperation(_)
             | Self::DefaultTopic
             | Self::DefaultGroup
+            | Self::InvalidRequest(_)
             | Self::InvalidBrokerConfig(_)
             | Self::BrokerNotANumber(_)
-            | Self::OtherBroker { .. }
-            | Self::Unsupported(_) => ErrorCode::InvalidRequest,
+            | Self::OtherBroker { .. } => ErrorCode::InvalidRequest,
             Self::NoReassignment => ErrorCode::NoReassignmentInProgress,
             Self::Voter(refusal) => refusal.code(),
             Self::OtherDirectory { .. } => ErrorCode::DuplicateBrokerRegistration,

@@ -2,7 +2,9 @@
 
 #![allow(missing_docs)]
 
+mod client_metrics;
 mod clients;
+mod compare_client_metrics;
 mod compare_cluster;
 mod compare_cluster_voters;
 mod compare_configs;
@@ -19,6 +21,7 @@ mod compare_transactions;
 mod consumer_groups;
 mod coordinated;
 mod dump_log;
+mod log_levels;
 mod smoke;
 mod streams;
 mod three;

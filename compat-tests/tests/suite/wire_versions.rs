@@ -14,13 +14,13 @@ use kafka_protocol::messages::{
     DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
     DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest, ElectLeadersRequest, EndTxnRequest, FetchRequest,
-    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
-    ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
-    ListTransactionsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, RemoveRaftVoterRequest,
-    SyncGroupRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
-    WriteTxnMarkersRequest,
+    FindCoordinatorRequest, GetTelemetrySubscriptionsRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+    ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
+    ProduceRequest, PushTelemetryRequest, RemoveRaftVoterRequest, SyncGroupRequest,
+    TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, Request};
 
@@ -261,6 +261,14 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
             }
             Some(ApiKey::ListTransactions) => {
                 ask(wire, min, max, |_| ListTransactionsRequest::default())?
+            }
+            Some(ApiKey::GetTelemetrySubscriptions) => {
+                ask(wire, min, max, |_| {
+                    GetTelemetrySubscriptionsRequest::default()
+                })?;
+            }
+            Some(ApiKey::PushTelemetry) => {
+                ask(wire, min, max, |_| PushTelemetryRequest::default())?;
             }
             Some(ApiKey::DescribeTopicPartitions) => {
                 ask(wire, min, max, |_| {
