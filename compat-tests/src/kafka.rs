@@ -90,7 +90,6 @@ tools! {
     LEADER_ELECTION = "kafka-leader-election", "org.apache.kafka.tools.LeaderElectionCommand";
     CLIENT_METRICS = "kafka-client-metrics", "org.apache.kafka.tools.ClientMetricsCommand";
     STORAGE = "kafka-storage", "kafka.tools.StorageTool";
-    CLIENT_METRICS = "kafka-client-metrics", "org.apache.kafka.tools.ClientMetricsCommand";
     STREAMS_RESET = "kafka-streams-application-reset", "org.apache.kafka.tools.StreamsResetter";
 }
 
