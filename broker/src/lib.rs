@@ -8,6 +8,8 @@ pub mod config;
 mod connection;
 pub mod context;
 pub mod coordinator;
+#[cfg(test)]
+mod coordinators_sim;
 pub mod data_dir;
 pub mod data_metrics;
 pub mod descriptors;

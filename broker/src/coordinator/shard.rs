@@ -115,6 +115,11 @@ impl<S: StateMachine> Shard<S> {
         self.phase.load(Ordering::Acquire) == LOADING
     }
 
+    /// Whether nobody else can coordinate yet.
+    pub fn holds_lease(&self) -> bool {
+        self.log.holds_lease()
+    }
+
     /// Ends the shard, because another broker coordinates from now on. Requests that wait fail at once:
     /// what they wait for, like the other members of a rebalance, comes to pass elsewhere.
     pub fn resign(&self) {

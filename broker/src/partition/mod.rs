@@ -49,6 +49,8 @@ use crate::leading::LeadershipChanges;
 use crate::partitions::log_dir::LogDirectory;
 use crate::waiters::WaitList;
 
+#[cfg(test)]
+pub(crate) use ended::Told;
 pub use error::PartitionError;
 use in_flight::{AppendedVerdict, SequenceFault};
 pub use read::{FoundOffset, OffsetSpec, Reader, must_not_wait};

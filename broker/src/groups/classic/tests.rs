@@ -789,3 +789,26 @@ fn a_silent_static_member_keeps_its_place_through_a_rebalance_until_its_session_
     assert_eq!(joined.leader, dynamic, "one who has joined leads");
     assert_eq!(joined.members.len(), 2);
 }
+
+/// A member whose answers were lost joined again, was told that everything stands, and asked for its
+/// assignment; a moment later it was taken out, because only its heartbeats had counted, and its
+/// partitions went to others while it took them for its own.
+#[test]
+fn a_member_that_joins_again_and_asks_for_its_assignment_has_a_session_from_then_on() {
+    let mut bench = Bench::new();
+    let (members, generation) = bench.stable_group(2);
+    let leader_beats = |bench: &mut Bench| {
+        assert_eq!(bench.heartbeat(&members[0], generation), Ok(()));
+    };
+    bench.advance(9_000);
+    leader_beats(&mut bench);
+    let token = bench.rejoin(&members[1]);
+    let joined = bench.joined(token).expect("everything stands");
+    assert_eq!((joined.error, joined.generation), (None, generation));
+    bench.advance(5_000);
+    leader_beats(&mut bench);
+    let token = bench.sync(&members[1], generation, &[]);
+    assert!(matches!(bench.synced(token), Some(Ok(_))));
+    bench.advance(9_000);
+    assert_eq!(bench.heartbeat(&members[1], generation), Ok(()));
+}

@@ -184,6 +184,8 @@ impl ClassicGroup {
             State::PreparingRebalance { .. } | State::Empty => false,
         };
         if repeated {
+            // It lives, also if nothing changes by it.
+            self.renew_session(&id, cx);
             let reply = self.joined(&id);
             cx.effects.reply(token, GroupReply::Join(reply));
         } else {
@@ -476,6 +478,9 @@ impl ClassicGroup {
         }
         let protocol_type = self.protocol_type.clone();
         let protocol = self.protocol.clone();
+        if self.state == State::Stable {
+            self.renew_session(&request.member, cx);
+        }
         let Some(member) = self.members.get_mut(&request.member) else {
             return;
         };
