@@ -399,7 +399,9 @@ fn a_transaction_is_aborted_when_its_time_is_up() {
     bench.fire(TxnTimer::TimedOut);
     assert_eq!(bench.state(), TxnState::PrepareAbort);
     bench.complete();
-    assert_eq!(bench.end(mine, true), Err(TxnError::ProducerFenced));
+    // One epoch on, as after an end that the client asked for: it is told that this was another one.
+    assert_eq!(bench.end(mine, true), Err(TxnError::InvalidState));
+    assert_eq!(bench.add(mine, 0), Err(TxnError::ProducerFenced));
 }
 
 #[test]
