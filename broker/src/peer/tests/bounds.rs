@@ -259,7 +259,8 @@ async fn a_connection_whose_answers_had_no_room_goes_on_when_they_have_left() {
         }
         calls
     });
-    // It is not read from any more once its queue and both sockets are full.
+    // It is not read from any more once its queue and both sockets are full: they hold a part of the
+    // answers to so many calls.
     let mut before = usize::MAX;
     while before != written.load(Ordering::SeqCst) {
         before = written.load(Ordering::SeqCst);
