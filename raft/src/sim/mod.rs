@@ -8,6 +8,7 @@ mod cluster;
 mod compacting;
 mod crash;
 mod cutting;
+mod disk_chaos;
 mod failover;
 mod invariants;
 mod joining;
