@@ -14,7 +14,6 @@
 
 mod error;
 pub mod in_flight;
-mod own_commit;
 mod prepare;
 mod read;
 mod replication;
