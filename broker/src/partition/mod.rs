@@ -15,7 +15,6 @@
 mod ended;
 mod error;
 pub mod in_flight;
-mod own_commit;
 mod prepare;
 mod read;
 mod replication;
