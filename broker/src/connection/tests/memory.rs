@@ -169,7 +169,7 @@ async fn who_is_first_in_line_and_stalls_gives_way_to_the_next() {
             fixture.scripted.started.load(Ordering::SeqCst) == 1
         })
         .await;
-    let mut stalling = stalled(&fixture, 1_000).await;
+    let mut stalling = stalled(&fixture, 10_000).await;
     fixture
         .until("its memory is reserved", |fixture| {
             fixture.budget.request_bytes_in_use() > 4 << 20
@@ -194,7 +194,7 @@ async fn who_trickles_a_frame_keeps_its_memory_only_until_others_need_it() {
     let mut trickling = fixture.connect().await;
     trickling.set_nodelay(true).expect("a socket");
     let large = frame(1, &vec![0; 3 << 20]);
-    let start = 100;
+    let start = 10_000;
     trickling.write_all(&large[..start]).await.expect("sent");
     fixture
         .until("its memory is reserved", |fixture| {
