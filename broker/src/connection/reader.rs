@@ -343,9 +343,9 @@ impl Pace {
     /// Whether it is to keep no more memory than for what has come.
     fn must_give_way(&self, bytes: usize) -> bool {
         let come = bytes.saturating_sub(self.bytes_when_granted);
-        let is_late = self.moved_at.elapsed() > GIVE_WAY
-            || self.granted_at.elapsed() > GIVE_WAY + time_for(come);
-        !self.is_first_in_line && is_late
+        let is_silent = self.moved_at.elapsed() > GIVE_WAY;
+        let is_slow = self.granted_at.elapsed() > GIVE_WAY + time_for(come);
+        !self.is_first_in_line && (is_silent || is_slow)
     }
 }
 
