@@ -30,6 +30,7 @@ mod tools_side_by_side;
 mod transactions;
 mod wire_cluster;
 mod wire_cluster_compaction;
+mod wire_cluster_door;
 mod wire_cluster_groups;
 mod wire_cluster_producers;
 mod wire_cluster_quorum;
