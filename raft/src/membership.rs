@@ -284,16 +284,14 @@ impl Group {
         .await
     }
 
-    /// Replicas that have said in this term that they hold some entry, and are not known to have lost it.
+    /// Replicas that have said in this term that they hold some entry.
     fn holders(&self) -> BTreeSet<NodeId> {
-        let incomplete = self.incomplete_replicas();
         let metrics = self.raft().metrics();
         let metrics = metrics.borrow_watched();
         let replication = metrics.replication.iter().flatten();
         replication
             .filter(|(_, matched)| matched.is_some())
             .map(|(id, _)| node_id(*id))
-            .filter(|node| !incomplete.contains(node))
             .collect()
     }
 
