@@ -116,12 +116,6 @@ pub const TOOL_DIFFERENCES: &[(&str, &str, &str)] = &[
         "The refusal says what the setting takes.",
     ),
     ("kafka-configs", "of all brokers: describe", ELIGIBLE),
-    ("kafka-configs", "of client metrics: change", METRICS),
-    ("kafka-configs", "of client metrics: describe", METRICS),
-    ("kafka-client-metrics", "change", METRICS),
-    ("kafka-client-metrics", "list", METRICS),
-    ("kafka-client-metrics", "describe", METRICS),
-    ("kafka-client-metrics", "delete", METRICS),
     ("kafka-features", "describe", FEATURE_LIST),
     (
         "kafka-features",
@@ -132,7 +126,6 @@ pub const TOOL_DIFFERENCES: &[(&str, &str, &str)] = &[
 
 const ELIGIBLE: &str =
     "Kafka sets `min.insync.replicas` for the whole cluster as a part of eligible leader replicas.";
-const METRICS: &str = "Client metrics have no configuration here yet.";
 const FEATURE_LIST: &str =
     "A feature is listed once what it promises works, at the levels that there are here.";
 
