@@ -64,8 +64,6 @@ install_packages() {
     need java default-jdk-headless
     need mvn maven
     need javac default-jdk-headless
-    need node nodejs
-    need npm npm
     need python3 python3-venv
     python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)

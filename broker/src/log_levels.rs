@@ -63,6 +63,16 @@ static LOGGERS: &[&str] = &[
     "openraft",
 ];
 
+/// How clients name the logger of a target: with dots, since Kafka's tool takes no colons in a key.
+fn name_of(target: &str) -> String {
+    target.replace("::", ".")
+}
+
+/// The target of a logger that a client names.
+fn target_of(name: &str) -> String {
+    name.replace('.', "::")
+}
+
 /// The levels of all loggers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Levels {
@@ -105,7 +115,7 @@ impl Levels {
         let named = LOGGERS.iter().copied();
         named
             .chain(self.own.keys().map(String::as_str))
-            .map(|logger| (logger.to_owned(), level_name(self.level(logger))))
+            .map(|logger| (name_of(logger), level_name(self.level(logger))))
             .chain([(ROOT.to_owned(), level_name(self.root))])
             .collect()
     }
@@ -114,7 +124,8 @@ impl Levels {
     fn changed(&self, changes: &[KeyChange]) -> Result<Self, Refusal> {
         let mut levels = self.clone();
         for change in changes {
-            let logger = change.key.as_str();
+            let name = change.key.as_str();
+            let logger = target_of(name);
             let not_here = |operation: &str| {
                 Refusal::InvalidRequest(format!(
                     "{operation} operation is not allowed for the BROKER_LOGGER resource"
@@ -122,28 +133,28 @@ impl Levels {
             };
             match Operation::from_code(change.operation) {
                 Some(Operation::Set) => {
-                    self.require(logger)?;
+                    self.require(name, &logger)?;
                     let text = change.value.as_deref().unwrap_or_default();
                     let level = named_level(text).ok_or_else(|| {
                         Refusal::InvalidConfig(format!(
-                            "Cannot set the log level of {logger} to {text} as it is not a supported log \
+                            "Cannot set the log level of {name} to {text} as it is not a supported log \
                              level. Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN"
                         ))
                     })?;
                     if logger == ROOT {
                         levels.root = level;
                     } else {
-                        levels.own.insert(logger.to_owned(), level);
+                        levels.own.insert(logger, level);
                     }
                 }
                 Some(Operation::Delete) => {
-                    self.require(logger)?;
+                    self.require(name, &logger)?;
                     if logger == ROOT {
                         return Err(Refusal::InvalidRequest(format!(
                             "Removing the log level of the {ROOT} logger is not allowed"
                         )));
                     }
-                    levels.own.remove(logger);
+                    levels.own.remove(&logger);
                 }
                 Some(Operation::Append) => return Err(not_here("APPEND")),
                 Some(Operation::Subtract) => return Err(not_here("SUBTRACT")),
@@ -158,11 +169,11 @@ impl Levels {
         Ok(levels)
     }
 
-    fn require(&self, logger: &str) -> Result<(), Refusal> {
+    fn require(&self, name: &str, logger: &str) -> Result<(), Refusal> {
         match self.exists(logger) {
             true => Ok(()),
             false => Err(Refusal::InvalidConfig(format!(
-                "Logger {logger} does not exist!"
+                "Logger {name} does not exist!"
             ))),
         }
     }
@@ -298,8 +309,8 @@ mod tests {
         for (logger, level) in [
             ("root", "INFO"),
             ("odradek", "INFO"),
-            ("odradek::groups", "DEBUG"),
-            ("odradek::txn", "INFO"),
+            ("odradek.groups", "DEBUG"),
+            ("odradek.txn", "INFO"),
             ("openraft", "ERROR"),
             ("elsewhere", "TRACE"),
         ] {
@@ -313,13 +324,13 @@ mod tests {
         let set = [
             change("root", 0, Some("WARN")),
             change("odradek", 0, Some("DEBUG")),
-            change("odradek::txn", 0, Some("FATAL")),
+            change("odradek.txn", 0, Some("FATAL")),
         ];
         let after = before.changed(&set).expect("loggers");
         let all = after.all();
         assert_eq!(all["root"], "WARN");
-        assert_eq!(all["odradek::groups"], "DEBUG");
-        assert_eq!(all["odradek::txn"], "ERROR");
+        assert_eq!(all["odradek.groups"], "DEBUG");
+        assert_eq!(all["odradek.txn"], "ERROR");
         let back = [change("odradek", 1, None), change("openraft", 1, None)];
         let all = after.changed(&back).expect("loggers").all();
         assert_eq!((all["odradek"], all["openraft"]), ("WARN", "WARN"));

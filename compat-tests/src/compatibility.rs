@@ -108,13 +108,16 @@ pub fn missing_tests(suite: &Path) -> Result<Vec<&'static str>> {
     Ok(missing)
 }
 
-/// One line of `compat-tests/results/random.txt`: API, version, how many requests were compared.
-fn random_results(results: &Path) -> Result<(String, BTreeMap<String, BTreeMap<i16, u64>>)> {
+/// How many requests were compared of each API and version.
+type Compared = BTreeMap<String, BTreeMap<i16, u64>>;
+
+/// What `compat-tests/results/random.txt` says of itself, and its lines: API, version, how many were compared.
+fn random_results(results: &Path) -> Result<(String, Compared)> {
     let path = results.join("random.txt");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let mut lines = text.lines();
     let about = lines.next().context("an empty file")?.to_owned();
-    let mut apis: BTreeMap<String, BTreeMap<i16, u64>> = BTreeMap::new();
+    let mut apis = Compared::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [api, version, count] = words[..] else {

@@ -116,6 +116,11 @@ pub const TOOL_DIFFERENCES: &[(&str, &str, &str)] = &[
         "The refusal says what the setting takes.",
     ),
     ("kafka-configs", "of all brokers: describe", ELIGIBLE),
+    (
+        "kafka-broker-api-versions",
+        "all of them",
+        "Kafka takes client metrics only with a plugin for them.",
+    ),
     ("kafka-features", "describe", FEATURE_LIST),
     (
         "kafka-features",

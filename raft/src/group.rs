@@ -385,6 +385,16 @@ impl Group {
         newest.voters.contains(&node) || before.voters.contains(&node)
     }
 
+    /// Whether a node leads the group in this term, and this replica has followed it. A leader that has been taken
+    /// out of the group goes on until it has handed over, though it is no voter any more.
+    pub fn is_led_by(&self, node: NodeId, term: u64) -> bool {
+        self.core.votes.get(self.key()).is_some_and(|vote| {
+            vote.committed
+                && node_id(vote.leader_id.voted_for) == node
+                && vote.leader_id.term == term
+        })
+    }
+
     /// Whether a node takes part in the group, by the same knowledge.
     pub fn has_member(&self, node: NodeId) -> bool {
         let (newest, before) = self.core.memberships();

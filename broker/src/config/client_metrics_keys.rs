@@ -39,12 +39,6 @@ fn find(name: &str) -> Option<&'static KeySpec> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The default of a key that is a list.
-pub fn list_default(name: &str) -> Option<&'static str> {
-    let key = find(name).filter(|key| key.kind == List)?;
-    key.default
-}
-
 /// Checks the settings of the subscription `name` as they would stand, and gives them in the form in which
 /// they are kept.
 ///

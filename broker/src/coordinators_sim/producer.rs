@@ -400,11 +400,11 @@ impl Instance {
                     self.txn = None;
                     return Ok(());
                 }
-                Ok(Err(error)) => match self.stop_for(error.code()) {
-                    // It was not begun, or has been ended by somebody else.
-                    Some(_) => return Err(Stop::Over),
-                    None => {}
-                },
+                // It was not begun, or has been ended by somebody else.
+                Ok(Err(error)) if self.stop_for(error.code()).is_some() => {
+                    return Err(Stop::Over);
+                }
+                Ok(Err(_)) => {}
                 Err(_) => {}
             }
             world.dice.pause(20, 150).await;

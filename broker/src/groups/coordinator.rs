@@ -138,7 +138,7 @@ impl GroupCoordinator {
     /// whenever the same happens.
     fn groups_in_order(&mut self) -> impl Iterator<Item = &mut Group> {
         let mut groups: Vec<_> = self.groups.iter_mut().collect();
-        groups.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        groups.sort_unstable_by_key(|(one, _)| *one);
         groups.into_iter().map(|(_, group)| group)
     }
 

@@ -125,10 +125,8 @@ impl ConfigRules for TableRules {
                 let is_list = spec.kind == ConfigKind::List;
                 is_list.then(|| spec.default.unwrap_or_default().to_owned())
             }
-            ResourceKind::ClientMetrics => {
-                client_metrics_keys::list_default(key).map(str::to_owned)
-            }
-            ResourceKind::BrokerLogger | ResourceKind::Group => None,
+            // As at Kafka, the lists of client metrics are only set whole.
+            ResourceKind::BrokerLogger | ResourceKind::Group | ResourceKind::ClientMetrics => None,
         }
     }
 

@@ -50,6 +50,8 @@ pub const WEIGHTS: &[(&str, u32)] = &[
     ("UnregisterBroker", 2),
     ("DescribeTransactions", 15),
     ("ListTransactions", 8),
+    ("GetTelemetrySubscriptions", 2),
+    ("PushTelemetry", 3),
     ("ConsumerGroupHeartbeat", 45),
     ("ConsumerGroupDescribe", 20),
     ("ListConfigResources", 4),
@@ -58,8 +60,11 @@ pub const WEIGHTS: &[(&str, u32)] = &[
     ("RemoveRaftVoter", 3),
 ];
 
-/// Topics that a session begins with: name, partitions, settings.
-pub const TOPICS: [(&str, i32, &[(&str, &str)]); 3] = [
+/// A topic that a session begins with: name, partitions, settings.
+pub type TopicOfSession = (&'static str, i32, &'static [(&'static str, &'static str)]);
+
+/// Topics that a session begins with.
+pub const TOPICS: [TopicOfSession; 3] = [
     ("@a", 3, &[]),
     ("@b", 1, &[]),
     ("@c", 2, &[("cleanup.policy", "compact")]),

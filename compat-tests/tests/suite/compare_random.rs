@@ -1,80 +1,14 @@
-//! Random requests, compared with Kafka.
-//!
-//! `ODRADEK_SEED` plays a run again from its first session on, and the session that a failure names alone with
-//! `ODRADEK_RANDOM_REQUESTS=1`; that variable says how many requests are compared.
+//! What random requests are made of, and the document that counts them. They are compared with Kafka by a command of
+//! their own, `cargo run --release -p compat-tests --bin compare_random`.
 
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use compat_tests::beside::beside;
 use compat_tests::compatibility;
-use compat_tests::generator::run::{Outcome, Plan, compare_at_random};
 use compat_tests::generator::tolerated::TOLERATED;
 use compat_tests::generator::{Session, apis_without_choices, messages};
 use compat_tests::server::Server;
 use compat_tests::transcript::{Served, served_versions};
-
-/// How many requests are compared when nothing is said.
-const REQUESTS: u64 = 1_000;
-
-fn variable(name: &str) -> Result<Option<u64>> {
-    let Some(text) = std::env::var_os(name) else {
-        return Ok(None);
-    };
-    let text = text.to_str().context("not a number")?;
-    Ok(Some(
-        text.parse().with_context(|| format!("{name}={text}"))?,
-    ))
-}
-
-fn seed() -> Result<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    Ok(variable("ODRADEK_SEED")?.unwrap_or(now))
-}
-
-#[test]
-fn random_requests() -> Result<()> {
-    let seed = seed()?;
-    let requests = variable("ODRADEK_RANDOM_REQUESTS")?.unwrap_or(REQUESTS);
-    eprintln!("ODRADEK_SEED={seed} ODRADEK_RANDOM_REQUESTS={requests}");
-    let both = beside()?;
-    let begun = Instant::now();
-    let plan = Plan {
-        seed,
-        requests,
-        at_a_time: usize::try_from(variable("ODRADEK_RANDOM_SESSIONS")?.unwrap_or(3))?,
-    };
-    let outcome = compare_at_random(plan, both.ours.address, both.kafka.address)?;
-    eprintln!("{outcome} in {:?}", begun.elapsed());
-    if std::env::var_os("ODRADEK_WRITE_DOCS").is_some() {
-        write_results(seed, &outcome)?;
-    }
-    let reports: Vec<String> = outcome
-        .kinds
-        .iter()
-        .map(|(kind, report)| format!("{kind}\n{report}"))
-        .collect();
-    ensure!(
-        reports.is_empty(),
-        "Odradek and Kafka differ\n{}",
-        reports.join("\n")
-    );
-    Ok(())
-}
-
-/// What `docs/COMPATIBILITY.md` says of the last long run.
-fn write_results(seed: u64, outcome: &Outcome) -> Result<()> {
-    let mut text = format!(
-        "Of the requests that are made up from a seed, {} were compared in the last long run (`ODRADEK_SEED={seed}`).\n",
-        outcome.requests()
-    );
-    for ((api, version), count) in &outcome.compared {
-        text.push_str(&format!("{api} {version} {count}\n"));
-    }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/results/random.txt");
-    Ok(std::fs::write(path, text)?)
-}
 
 /// `ODRADEK_WRITE_DOCS` has it written.
 #[test]

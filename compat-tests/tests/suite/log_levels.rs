@@ -30,13 +30,13 @@ fn kafka_configs_changes_log_levels_while_the_broker_runs() -> Result<()> {
         !broker.process().log_text().contains(said),
         "it is said before"
     );
-    let altered = configs(&["--alter", "--add-config", "odradek::server=DEBUG"])?;
+    let altered = configs(&["--alter", "--add-config", "odradek.server=DEBUG"])?;
     ensure!(altered.success, "{}", altered.both());
     let described = configs(&["--describe"])?;
     for expected in [
         "root=INFO",
-        "odradek::server=DEBUG",
-        "odradek::groups=INFO",
+        "odradek.server=DEBUG",
+        "odradek.groups=INFO",
         "openraft=ERROR",
     ] {
         ensure!(
@@ -50,13 +50,13 @@ fn kafka_configs_changes_log_levels_while_the_broker_runs() -> Result<()> {
         "{}",
         broker.process().log_tail()
     );
-    let refused = configs(&["--alter", "--add-config", "odradek::nowhere=DEBUG"])?;
+    let refused = configs(&["--alter", "--add-config", "odradek.nowhere=DEBUG"])?;
     ensure!(!refused.success, "{}", refused.both());
-    let back = configs(&["--alter", "--delete-config", "odradek::server"])?;
+    let back = configs(&["--alter", "--delete-config", "odradek.server"])?;
     ensure!(back.success, "{}", back.both());
     let described = configs(&["--describe"])?;
     ensure!(
-        described.stdout.contains("odradek::server=INFO"),
+        described.stdout.contains("odradek.server=INFO"),
         "{}",
         described.both()
     );
@@ -96,19 +96,19 @@ fn every_node_changes_its_own_levels_and_passes_on_what_else_is_asked() -> Resul
         let mut wire = Wire::connect(*address)?;
         let (name, delay) = (node.to_string(), (50_000 + node).to_string());
         let request = IncrementalAlterConfigsRequest::default().with_resources(vec![
-            resource(BROKER_LOGGER, &name, "odradek::txn", "DEBUG"),
+            resource(BROKER_LOGGER, &name, "odradek.txn", "DEBUG"),
             resource(BROKER, "", "log.segment.delete.delay.ms", &delay),
-            resource(BROKER_LOGGER, "9", "odradek::txn", "DEBUG"),
+            resource(BROKER_LOGGER, "9", "odradek.txn", "DEBUG"),
         ]);
         let answer = wire.call(1, &request)?;
         let codes: Vec<i16> = answer.responses.iter().map(|it| it.error_code).collect();
         const INVALID_REQUEST: i16 = 42;
         assert_eq!(codes, [0, 0, INVALID_REQUEST], "{answer:?}");
-        let level = shown(&mut wire, BROKER_LOGGER, &name, "odradek::txn")?;
+        let level = shown(&mut wire, BROKER_LOGGER, &name, "odradek.txn")?;
         assert_eq!(level, "DEBUG");
         for (other, address) in (node + 1..).zip(addresses.iter().skip(node)) {
             let mut wire = Wire::connect(*address)?;
-            let level = shown(&mut wire, BROKER_LOGGER, &other.to_string(), "odradek::txn")?;
+            let level = shown(&mut wire, BROKER_LOGGER, &other.to_string(), "odradek.txn")?;
             assert_eq!(level, "INFO", "node {other}");
         }
         let known = shown(&mut wire, BROKER, "", "log.segment.delete.delay.ms")?;

@@ -84,7 +84,7 @@ fn the_first_question_for_a_coordinator_is_answered_soon_whichever_node_is_asked
         for (key_type, node) in (0..).zip(nodes) {
             let request = FindCoordinatorRequest::default()
                 .with_key_type(key_type)
-                .with_coordinator_keys((0..8).map(|key| text(&format!("key-{key}"))).collect());
+                .with_coordinator_keys((0..8).map(|key| text(format!("key-{key}"))).collect());
             let mut wire = Wire::connect(three.cluster.node(node)?.addresses().broker)?;
             let asked = Instant::now();
             let first = wire.call(4, &request)?;

@@ -167,8 +167,9 @@ pub enum VoterRefusal {
     /// A controller of this id is registered with another disk, and the voters are fixed.
     #[error(
         "controller {node} is registered with another data directory than {directory}: a disk that \
-         has forgotten its votes must not pass for the one that gave them. To replace the controller for good, stop it, run kafka-cluster.sh unregister --id {node} against \
-         a broker, and start this one again; it votes once it has the metadata"
+         has forgotten its votes must not pass for the one that gave them. To replace the controller for \
+         good, stop it, run kafka-cluster.sh unregister --id {node} against a broker, and start this one \
+         again; it votes once it has the metadata"
     )]
     OtherFixedDirectory {
         /// The node.
