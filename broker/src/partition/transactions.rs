@@ -375,7 +375,7 @@ fn sequenced(header: &BatchHeader) -> SequencedBatch {
 impl Partition {
     /// Enqueues the marker that ends a transaction of this partition. A marker for a transaction that
     /// has ended before, or has never written here, is written all the same, but for one that is known to
-    /// have been written in this term ([`super::ended`]): the producer's next transaction may have begun.
+    /// have been written in this term (`partition/ended.rs`): the producer's next transaction may have begun.
     ///
     /// # Errors
     /// The marker is of an old producer or coordinator, a later transaction has been ended since, or it

@@ -72,7 +72,7 @@ pub struct Suite {
     pub exceptions: &'static str,
     /// How many brokers, and with which numbers.
     pub brokers: Brokers,
-    /// Settings of every node beyond [`brokers::BASE`], for Odradek and Kafka.
+    /// Settings of every node beyond `brokers::BASE`, for Odradek and Kafka.
     pub properties: Properties,
     /// Further settings for Kafka alone (Odradek refuses keys that it does not know).
     pub kafka_properties: Properties,

@@ -6,7 +6,7 @@
 //!
 //! A producer lives on a thread of its own, since librdkafka 2.12 may not come back from a call, whatever time the call
 //! is given: `send_offsets_to_transaction` waits on when the group's coordinator goes away in the middle (its issues 5456
-//! and 5511). One that has not come back from a call for [`HANG_PATIENCE`] is left where it is, counted, and followed by
+//! and 5511). One that has not come back from a call for `HANG_PATIENCE` is left where it is, counted, and followed by
 //! another, which fences it.
 //!
 //! `ODRADEK_RDKAFKA_DEBUG` has librdkafka tell what it does: its `debug` contexts, as in `eos,msg`.
