@@ -63,9 +63,14 @@ install_packages() {
     need kcat kcat
     need java default-jdk-headless
     need mvn maven
+    need javac default-jdk-headless
     need python3 python3-venv
     python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
     [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+    # librdkafka's tests are built with these.
+    [ -e /usr/include/openssl/ssl.h ] || missing+=(libssl-dev)
+    [ -e /usr/include/zstd.h ] || missing+=(libzstd-dev)
+    [ -e /usr/include/rapidjson/schema.h ] || missing+=(rapidjson-dev)
     [ ${#missing[@]} -gt 0 ] || return 0
     mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

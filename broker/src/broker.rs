@@ -29,19 +29,22 @@ use crate::groups::config::CoordinatorConfig;
 use crate::http::{self, Health, HttpError, HttpServer};
 use crate::memory::MemoryBudget;
 use crate::metadata::checkpoint::fetch::NoSource;
-use crate::metadata::controller::register_broker::{Registration, found_cluster, register_broker};
+use crate::metadata::controller::register_broker::{
+    Registrant, Registration, found_cluster, register_broker,
+};
 use crate::metadata::controller::voters::{ControllerRegistration, name_this_voter};
 use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::records::BrokerEndpoint;
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
 use crate::partitions::{HousekeepingOptions, PartitionManager, PartitionManagerOptions};
-use crate::peer::PeerServer;
+use crate::peer::{self, PeerServer};
 use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{
     Answering, BindError, BoundListener, ConnectionLimits, Connections, ListenerSpec, Server,
     ServerOptions,
 };
+use crate::telemetry::Telemetry;
 use crate::txn;
 use crate::txn::asking::Asking;
 use crate::txn::delivery::Delivery;
@@ -200,6 +203,7 @@ impl Broker {
             cluster_id: data_dir.cluster_id().unwrap_or_default().to_owned(),
             rack: config.rack.clone(),
         };
+        let telemetry = Arc::new(Telemetry::new(config.telemetry, Arc::clone(&clock)));
         let config = ConfigStore::new(statics, config);
         let partitions = PartitionManager::new(PartitionManagerOptions {
             node_id: identity.node_id,
@@ -211,6 +215,7 @@ impl Broker {
         });
         if let Some(http) = &http {
             http.observe(Arc::clone(&partitions), Arc::clone(&fetch));
+            http.observe_telemetry(Arc::clone(&telemetry));
         }
         let follower = Follower {
             node_id: identity.node_id,
@@ -276,6 +281,7 @@ impl Broker {
             markers,
             partitions,
             fetch,
+            telemetry,
         });
         if let Some(node) = &node {
             tasks.extend(node.start_duties(&context, &stack.raft));
@@ -469,10 +475,14 @@ async fn found_and_register(
     let cluster_id = data_dir.cluster_id().unwrap_or_default().to_owned();
     let voters = vec![registration.broker_id];
     let named = voter.map(name_this_voter).unwrap_or_default();
+    let registrant = Registrant {
+        peer_protocol: peer::PROTOCOL_MAX,
+        is_here: true,
+    };
     let done = metadata
         .run(move |image| {
             let mut records = found_cluster(image, &cluster_id, &voters, &named);
-            match register_broker(image, &registration, records.len()) {
+            match register_broker(image, &registration, registrant, records.len()) {
                 Ok(registered) => {
                     records.extend(registered);
                     (records, Ok(()))

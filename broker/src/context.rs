@@ -3,7 +3,7 @@
 //! Nothing here does work; the services own their state.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use odradek_protocol::ids::NodeId;
@@ -16,6 +16,7 @@ use crate::groups;
 use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::service::MetadataService;
 use crate::partitions::PartitionManager;
+use crate::telemetry::Telemetry;
 use crate::txn;
 use crate::txn::asking::Asking;
 use crate::txn::markers::MarkerWriter;
@@ -51,6 +52,8 @@ pub struct BrokerContext {
     pub partitions: Arc<PartitionManager>,
     /// What all fetches share.
     pub fetch: Arc<FetchService>,
+    /// Metrics that clients push.
+    pub telemetry: Arc<Telemetry>,
 }
 
 /// Where clients reach a node through one of its listeners.
@@ -75,8 +78,8 @@ pub struct NodeIdentity {
     pub rack: Option<String>,
 }
 
-/// Facts of one client connection, fixed once it is accepted.
-#[derive(Debug, Clone)]
+/// Facts of one client connection, fixed once it is accepted, but for what the client says of its software.
+#[derive(Debug)]
 pub struct ConnectionInfo {
     /// Address of the client.
     pub peer: SocketAddr,
@@ -88,6 +91,31 @@ pub struct ConnectionInfo {
     pub advertised_port: u16,
     /// Whether the listener is one of `controller.listener.names`.
     pub is_for_controllers: bool,
+    /// What the client's first ApiVersions says of its software (KIP-511), once it has come.
+    pub client_software: OnceLock<ClientSoftware>,
+}
+
+impl ConnectionInfo {
+    /// What stands for a connection where a request has come over none of a client.
+    pub(crate) fn of_nobody() -> Self {
+        Self {
+            peer: ([0, 0, 0, 0], 0).into(),
+            listener_name: String::new(),
+            advertised_host: String::new(),
+            advertised_port: 0,
+            is_for_controllers: false,
+            client_software: OnceLock::new(),
+        }
+    }
+}
+
+/// The software of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientSoftware {
+    /// What it is called, such as `apache-kafka-java`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
 }
 
 /// One request on its way through a handler.

@@ -113,6 +113,8 @@ routes! {
     UnregisterBroker => handlers::unregister_broker::handle,
     AddRaftVoter => handlers::add_raft_voter::handle,
     RemoveRaftVoter => handlers::remove_raft_voter::handle,
+    GetTelemetrySubscriptions => handlers::get_telemetry_subscriptions::handle,
+    PushTelemetry => handlers::push_telemetry::handle,
 }
 
 /// A request whose header has been read and whose handler is found but not yet running.
@@ -271,6 +273,11 @@ async fn answer_by_controller(
         return route(context, correlation_id, body).await;
     };
     let version = context.api_version;
+    if api_key == ApiKey::IncrementalAlterConfigs
+        && handlers::incremental_alter_configs::is_about_log_levels(&body, version)
+    {
+        return route(context, correlation_id, body).await;
+    }
     let request = PeerRequest::Forward(Forward {
         api_key: context.api_key,
         api_version: version,
@@ -352,13 +359,7 @@ async fn answer_node(
     let (version, id) = (forward.api_version, CorrelationId::new(0));
     let context = RequestContext {
         broker: Arc::clone(broker),
-        connection: Arc::new(ConnectionInfo {
-            peer: ([0, 0, 0, 0], 0).into(),
-            listener_name: String::new(),
-            advertised_host: String::new(),
-            advertised_port: 0,
-            is_for_controllers: false,
-        }),
+        connection: Arc::new(ConnectionInfo::of_nobody()),
         api_key: forward.api_key,
         api_version: version,
         client_id: forward.client_id.clone(),

@@ -24,6 +24,7 @@ use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 use crate::partitions::PartitionManager;
 use crate::peer::{self, Peers};
+use crate::telemetry::{self, Telemetry};
 use crate::{coordinator, groups, txn};
 
 /// Most connections of the endpoint.
@@ -88,6 +89,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, HttpError> {
     groups::metrics::describe();
     txn::metrics::describe();
     peer::metrics::describe();
+    telemetry::metrics::describe();
     Ok(handle)
 }
 
@@ -97,6 +99,7 @@ pub struct HttpServer {
     address: SocketAddr,
     data_path: Arc<OnceLock<DataPath>>,
     peers: Arc<OnceLock<Arc<Peers>>>,
+    telemetry: Arc<OnceLock<Arc<Telemetry>>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -120,9 +123,11 @@ impl HttpServer {
         let upkeep = recorder.clone();
         let data_path = Arc::default();
         let peers = Arc::default();
+        let telemetry = Arc::default();
         let shared = Arc::new(Shared {
             data_path: Arc::clone(&data_path),
             peers: Arc::clone(&peers),
+            telemetry: Arc::clone(&telemetry),
             recorder,
             health,
             budget,
@@ -147,6 +152,7 @@ impl HttpServer {
             address,
             data_path,
             peers,
+            telemetry,
             tasks: [serving, folding],
         })
     }
@@ -160,6 +166,11 @@ impl HttpServer {
     /// The same for the connections between nodes, where there are other nodes.
     pub fn observe_peers(&self, peers: Arc<Peers>) {
         let _ = self.peers.set(peers);
+    }
+
+    /// Has what clients have pushed shown beside the broker's own metrics.
+    pub fn observe_telemetry(&self, telemetry: Arc<Telemetry>) {
+        let _ = self.telemetry.set(telemetry);
     }
 
     /// The real address.
@@ -186,6 +197,7 @@ struct DataPath {
 struct Shared {
     data_path: Arc<OnceLock<DataPath>>,
     peers: Arc<OnceLock<Arc<Peers>>>,
+    telemetry: Arc<OnceLock<Arc<Telemetry>>>,
     recorder: PrometheusHandle,
     health: Arc<Health>,
     budget: Arc<MemoryBudget>,
@@ -200,10 +212,10 @@ async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     if let Some(peers) = shared.peers.get() {
         peer::metrics::observe(peers);
     }
-    (
-        [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
-        shared.recorder.render(),
-    )
+    let of_clients = shared.telemetry.get().map(|telemetry| telemetry.page());
+    let mut page = shared.recorder.render();
+    page.push_str(&of_clients.unwrap_or_default());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
 }
 
 /// Whether the process is worth keeping.

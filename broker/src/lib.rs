@@ -8,6 +8,8 @@ pub mod config;
 mod connection;
 pub mod context;
 pub mod coordinator;
+#[cfg(test)]
+mod coordinators_sim;
 pub mod data_dir;
 pub mod data_metrics;
 pub mod descriptors;
@@ -21,6 +23,7 @@ pub mod handlers;
 pub mod http;
 mod http_connections;
 pub mod leading;
+pub mod log_levels;
 pub mod memory;
 pub mod metadata;
 pub mod metrics;
@@ -30,6 +33,9 @@ pub mod peer;
 pub mod raft_stack;
 pub mod server;
 pub mod shared_map;
+#[cfg(test)]
+mod sim_support;
+pub mod telemetry;
 #[cfg(test)]
 mod test_random;
 pub mod topic_config;

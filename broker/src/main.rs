@@ -9,10 +9,11 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use odradek::broker::Broker;
 use odradek::config::load::{self, Loaded};
-use odradek::descriptors;
+use odradek::{descriptors, log_levels};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 #[global_allocator]
@@ -139,7 +140,13 @@ fn init_logging(as_json: bool) {
     let filter = chosen
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(default_filter);
-    let filtered = tracing_subscriber::registry().with(filter);
+    let (filter_now, handle) = reload::Layer::new(filter.clone());
+    log_levels::of_process().begin_with(&filter, move |targets| {
+        if let Err(error) = handle.reload(targets) {
+            tracing::error!(%error, "log levels cannot be changed");
+        }
+    });
+    let filtered = tracing_subscriber::registry().with(filter_now);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     if as_json {
         filtered.with(lines.json()).init();

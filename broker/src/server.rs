@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -459,6 +459,7 @@ async fn accept_loop(
             advertised_host: advertised_host.clone(),
             advertised_port,
             is_for_controllers: listener.spec.is_for_controllers,
+            client_software: OnceLock::new(),
         });
         let shared = shared.clone();
         tokio::spawn(async move {

@@ -136,7 +136,10 @@ impl<K: Ord, V> SharedMap<K, V> {
     }
 
     /// Entries whose keys are not below `from`, in order. Finding the first costs the depth of the tree.
-    pub fn iter_from<Q: Ord + ?Sized>(&self, from: &Q) -> impl Iterator<Item = (&K, &V)>
+    pub fn iter_from<'a, Q: Ord + ?Sized>(
+        &'a self,
+        from: &Q,
+    ) -> impl Iterator<Item = (&'a K, &'a V)> + use<'a, K, V, Q>
     where
         K: Borrow<Q>,
     {

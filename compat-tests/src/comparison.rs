@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
@@ -71,6 +72,33 @@ pub fn compare_clusters(
         &served_versions(address)?,
         script,
     )
+}
+
+/// Plays `script` to an Odradek and to a Kafka of their own that are started with further lines of server.properties,
+/// the latter with a plugin (a source file and what names it).
+pub fn compare_with_plugin(
+    case: &str,
+    properties: &[(&str, &str)],
+    (plugin, named_by): (&str, (&str, &str)),
+    script: impl Fn(&mut Probe) -> Result<()> + Sync,
+) -> Result<()> {
+    let start = || {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(plugin);
+        let options = Kafka::options().plugin(&source);
+        let lines = properties.iter().chain([&named_by]);
+        let options = lines.fold(options, |options, (key, value)| options.set(key, value));
+        options.start()
+    };
+    let kafka = start()?;
+    if kafka_instead() {
+        let other = start()?;
+        let address = other.address();
+        let served = served_versions(address)?;
+        return compare_servers(case, address, kafka.address(), &served, script);
+    }
+    let ours = Server::with(properties)?;
+    let served = served_versions(ours.address())?;
+    compare_servers(case, ours.address(), kafka.address(), &served, script)
 }
 
 fn compare_servers(

@@ -88,10 +88,17 @@ tools! {
     FEATURES = "kafka-features", "org.apache.kafka.tools.FeatureCommand";
     REASSIGN_PARTITIONS = "kafka-reassign-partitions", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand";
     LEADER_ELECTION = "kafka-leader-election", "org.apache.kafka.tools.LeaderElectionCommand";
+    CLIENT_METRICS = "kafka-client-metrics", "org.apache.kafka.tools.ClientMetricsCommand";
     STORAGE = "kafka-storage", "kafka.tools.StorageTool";
+    STREAMS_RESET = "kafka-streams-application-reset", "org.apache.kafka.tools.StreamsResetter";
 }
 
 impl Tool {
+    /// Its main class.
+    pub fn class(self) -> &'static str {
+        self.class
+    }
+
     /// Runs the tool to its end.
     pub fn run(self, arguments: &[&str], input: &str) -> Result<Output> {
         let mut all = java_arguments("256m", &libs()?);
@@ -157,6 +164,17 @@ pub(crate) fn broker_arguments(heap: &str, properties: &str) -> Result<Vec<Strin
     Ok(arguments)
 }
 
+/// Compiles one source file against Kafka's jars; the directory of the classes.
+fn compile(source: &Path, classes: &Path) -> Result<String> {
+    let directory = classes.display().to_string();
+    let jars = format!("{}/*", libs()?.display());
+    let source = source.display().to_string();
+    let arguments = ["-d", &directory, "-cp", &jars, "-proc:none", &source].map(str::to_owned);
+    let output = run(Path::new("javac"), &arguments, b"", TOOL_PATIENCE)?;
+    ensure!(output.success, "javac {source}:\n{}", output.both());
+    Ok(directory)
+}
+
 /// Formats the data directory of a property file, unless that was done before.
 pub(crate) fn format(properties: &Path) -> Result<()> {
     let properties = properties.display().to_string();
@@ -178,6 +196,7 @@ pub struct KafkaOptions {
     properties: BTreeMap<String, String>,
     heap: String,
     data_dir: Option<PathBuf>,
+    plugin: Option<PathBuf>,
 }
 
 impl Default for KafkaOptions {
@@ -207,6 +226,7 @@ impl Default for KafkaOptions {
             properties,
             heap: "512m".to_owned(),
             data_dir: None,
+            plugin: None,
         }
     }
 }
@@ -227,6 +247,13 @@ impl KafkaOptions {
     /// Puts the data somewhere else than into the node's own temporary directory.
     pub fn data_dir(mut self, path: &Path) -> Self {
         self.data_dir = Some(path.to_owned());
+        self
+    }
+
+    /// Compiles a class out of one source file and puts it where the node finds it. What it is for, a property has
+    /// to say.
+    pub fn plugin(mut self, source: &Path) -> Self {
+        self.plugin = Some(source.to_owned());
         self
     }
 
@@ -295,7 +322,16 @@ impl Kafka {
     }
 
     fn spawn(options: &KafkaOptions, properties: &str, home: &Path) -> Result<Process> {
-        let arguments = broker_arguments(&options.heap, properties)?;
+        let mut arguments = broker_arguments(&options.heap, properties)?;
+        if let Some(source) = &options.plugin {
+            let classes = compile(source, &home.join("classes"))?;
+            if let Some(path) = arguments.iter().position(|argument| argument == "-cp")
+                && let Some(path) = arguments.get_mut(path + 1)
+            {
+                path.push(':');
+                path.push_str(&classes);
+            }
+        }
         Process::start(
             "kafka",
             Path::new("java"),

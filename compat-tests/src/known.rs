@@ -72,14 +72,14 @@ pub const KNOWN: &[Differences] = known! {
         "Clients choose newer behaviour by these features, so a feature is listed once what it promises works.";
     metadata_by_id Metadata ["by neither"] ["topics[].error_code" | "error_code"]
         "A topic with neither name nor id is INVALID_REQUEST; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
-    describe_configs_of_other_resources DescribeConfigs ["client metrics"] ["results[]"]
-        "Client metrics have no configuration here yet.";
     describe_configs_of_other_resources DescribeConfigs ["a group"] ["results[].configs"]
         "Groups have the settings of consumer groups only, and the assignor is never run elsewhere.";
     incremental_alter_configs_of_a_topic IncrementalAlterConfigs ["an unknown operation"] ["responses[]"]
         "INVALID_REQUEST; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
     incremental_alter_configs_of_brokers IncrementalAlterConfigs ["an unknown key"] ["responses[]"]
         "A broker key that does not exist is refused; Kafka stores it.";
+    incremental_alter_configs_of_loggers DescribeConfigs ["fatal, now"] ["results[].configs[].value"]
+        "There is no level above ERROR, which FATAL is taken for.";
     fetch_read_committed Fetch ["isolation level 2" | "isolation level -1"] ["responses" | "error_code"]
         "An isolation level that does not exist reads as the nearest that does; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.";
     fetch_with_small_limits Fetch ["3200"] ["responses[].partitions[].records"]

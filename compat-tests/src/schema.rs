@@ -2,7 +2,8 @@
 //!
 //! It encodes from and decodes to [`Node`]s, so that versions which the codec of the other tests does not know are
 //! compared field by field like the rest. Fields keep Kafka's names in snake case. An answer must be consumed to its
-//! last byte.
+//! last byte. Bytes are given as hexadecimal digits behind `0x`; records are read as their batches ([`crate::fetched`]).
+//! Messages can also be made up field by field ([`Maker`]).
 //!
 //! Absent on purpose: speed, and defaults of structs inside structs (Kafka has none that matter to a request here).
 
@@ -14,6 +15,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::fetched::batches_as_nodes;
 use crate::jar::Jar;
 use crate::kafka;
 use crate::tree::Node;
@@ -47,6 +49,7 @@ enum Kind {
     Uuid,
     Text,
     Bytes,
+    Records,
     Array(Box<Kind>),
     Struct(Vec<Field>),
 }
@@ -177,6 +180,11 @@ impl Schema {
         Ok(bytes.freeze())
     }
 
+    /// A message of this version whose every field `maker` chooses.
+    pub fn make(&self, version: i16, maker: &mut dyn Maker) -> Node {
+        make_struct(&self.fields, version, "", maker)
+    }
+
     /// The message in `bytes`, which must hold nothing else.
     pub fn decode(&self, mut bytes: Bytes, version: i16) -> Result<Node> {
         let flexible = self.is_flexible(version);
@@ -190,6 +198,76 @@ impl Schema {
         );
         Ok(node)
     }
+}
+
+/// What a field of a message that is made up can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaf {
+    /// True or false.
+    Bool,
+    /// A number.
+    Number,
+    /// An id.
+    Uuid,
+    /// Text.
+    Text,
+    /// Bytes, or records.
+    Bytes,
+}
+
+/// Chooses the fields of messages, in their order.
+pub trait Maker {
+    /// The value at a path such as `topics[].name`; `None` for its default.
+    fn leaf(&mut self, path: &str, leaf: Leaf, nullable: bool) -> Option<Node>;
+
+    /// How many items the list at a path has; `None` for null.
+    fn items(&mut self, path: &str, nullable: bool) -> Option<usize>;
+
+    /// Whether the struct at a path, which may be null, is there.
+    fn is_there(&mut self, path: &str) -> bool;
+}
+
+fn make_struct(fields: &[Field], version: i16, path: &str, maker: &mut dyn Maker) -> Node {
+    let present = fields.iter().filter(|f| contains(f.versions, version));
+    let made = present.filter_map(|field| {
+        let dot = if path.is_empty() { "" } else { "." };
+        let path = format!("{path}{dot}{}", field.name);
+        let nullable = contains(field.nullable, version);
+        let value = make_value(&field.kind, nullable, version, &path, maker)?;
+        Some((field.name.clone(), value))
+    });
+    Node::Struct(made.collect())
+}
+
+fn make_value(
+    kind: &Kind,
+    nullable: bool,
+    version: i16,
+    path: &str,
+    maker: &mut dyn Maker,
+) -> Option<Node> {
+    let leaf = match kind {
+        Kind::Bool => Leaf::Bool,
+        Kind::Int(_) | Kind::Uint16 | Kind::Float64 => Leaf::Number,
+        Kind::Uuid => Leaf::Uuid,
+        Kind::Text => Leaf::Text,
+        Kind::Bytes | Kind::Records => Leaf::Bytes,
+        Kind::Array(items) => {
+            let Some(count) = maker.items(path, nullable) else {
+                return Some(Node::atom("None"));
+            };
+            let path = format!("{path}[]");
+            let items = (0..count).filter_map(|_| make_value(items, false, version, &path, maker));
+            return Some(Node::List(items.collect()));
+        }
+        Kind::Struct(fields) => {
+            return Some(match nullable && !maker.is_there(path) {
+                true => Node::atom("None"),
+                false => make_struct(fields, version, path, maker),
+            });
+        }
+    };
+    maker.leaf(path, leaf, nullable)
 }
 
 fn mentions(fields: &[Field], name: &str, version: i16) -> bool {
@@ -260,7 +338,8 @@ fn parse_kind(kind: &str, inside: &impl Fn(&str) -> Result<Vec<Field>>) -> Resul
         "float64" => Kind::Float64,
         "uuid" => Kind::Uuid,
         "string" => Kind::Text,
-        "bytes" | "records" => Kind::Bytes,
+        "bytes" => Kind::Bytes,
+        "records" => Kind::Records,
         _ => match kind.strip_prefix("[]") {
             Some(items) => Kind::Array(Box::new(parse_kind(items, inside)?)),
             None => Kind::Struct(inside(kind)?),
@@ -284,7 +363,7 @@ impl Field {
             (None, Kind::Int(_) | Kind::Uint16 | Kind::Float64) => Node::atom("0"),
             (None, Kind::Uuid) => Node::atom(Uuid::nil().to_string()),
             (None, Kind::Text) => Node::atom("\"\""),
-            (None, Kind::Bytes) => Node::atom("b\"\""),
+            (None, Kind::Bytes | Kind::Records) => Node::atom("0x"),
             (None, Kind::Array(_)) => Node::List(Vec::new()),
             (None, Kind::Struct(_)) => Node::Struct(Vec::new()),
         }
@@ -374,7 +453,9 @@ fn encode(
     ensure!(!is_null || nullable, "null is not allowed");
     match (kind, value) {
         (Kind::Text, _) if is_null => put_length(None, flexible, false, bytes)?,
-        (Kind::Bytes | Kind::Array(_), _) if is_null => put_length(None, flexible, true, bytes)?,
+        (Kind::Bytes | Kind::Records | Kind::Array(_), _) if is_null => {
+            put_length(None, flexible, true, bytes)?;
+        }
         (Kind::Struct(_), _) if is_null => bytes.put_i8(-1),
         (Kind::Struct(fields), _) => {
             if nullable {
@@ -393,9 +474,10 @@ fn encode(
             put_length(Some(text.len()), flexible, false, bytes)?;
             bytes.put_slice(text.as_bytes());
         }
-        (Kind::Bytes, Node::Atom(text)) => {
-            ensure!(text == "b\"\"", "only empty bytes can be given");
-            put_length(Some(0), flexible, true, bytes)?;
+        (Kind::Bytes | Kind::Records, Node::Atom(text)) => {
+            let given = given_bytes(text)?;
+            put_length(Some(given.len()), flexible, true, bytes)?;
+            bytes.put_slice(&given);
         }
         (Kind::Bool, Node::Atom(text)) => bytes.put_u8(text.parse::<bool>()?.into()),
         (Kind::Int(width), Node::Atom(text)) => bytes.put_int(text.parse()?, *width),
@@ -405,6 +487,25 @@ fn encode(
         _ => bail!("{value} does not fit"),
     }
     Ok(())
+}
+
+/// `0x` and hexadecimal digits, or no bytes as `Debug` prints them.
+fn given_bytes(text: &str) -> Result<Vec<u8>> {
+    if text == "b\"\"" {
+        return Ok(Vec::new());
+    }
+    let digits = text.strip_prefix("0x").context("bytes are not `0x…`")?;
+    ensure!(digits.is_ascii() && digits.len() % 2 == 0, "half a byte");
+    (0..digits.len())
+        .step_by(2)
+        .map(|at| Ok(u8::from_str_radix(&digits[at..at + 2], 16)?))
+        .collect()
+}
+
+/// Bytes as a message gives them.
+pub fn hexadecimal(bytes: &[u8]) -> Node {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Node::atom(format!("0x{digits}"))
 }
 
 fn get_varint(bytes: &mut Bytes) -> Result<u32> {
@@ -504,6 +605,10 @@ fn decode(
             None => null(None)?,
             Some(length) => Node::atom(format!("{:?}", get_slice(length, bytes)?)),
         },
+        Kind::Records => match get_length(flexible, true, bytes)? {
+            None => null(None)?,
+            Some(length) => batches_as_nodes(&get_slice(length, bytes)?),
+        },
         Kind::Array(items) => match get_length(flexible, true, bytes)? {
             None => null(None)?,
             Some(length) => {
@@ -555,6 +660,48 @@ mod tests {
             r#"{group_id: "g", rows: [{index: 5, topic_id: 00000000-0000-0000-0000-000000000000}], late: 9}"#
         );
         assert!(schema.mentions("topic_id", 2) && !schema.mentions("topic_id", 1));
+        Ok(())
+    }
+
+    struct Lasting(Vec<String>);
+
+    impl Maker for Lasting {
+        fn leaf(&mut self, path: &str, leaf: Leaf, _: bool) -> Option<Node> {
+            self.0.push(path.to_owned());
+            (leaf == Leaf::Number).then(|| Node::atom("7"))
+        }
+
+        fn items(&mut self, _: &str, nullable: bool) -> Option<usize> {
+            (!nullable).then_some(2)
+        }
+
+        fn is_there(&mut self, _: &str) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_message_is_made_field_by_field_at_its_version() -> Result<()> {
+        let schema = Schema::parse(DEFINITION)?;
+        let mut maker = Lasting(Vec::new());
+        let made = schema.make(1, &mut maker);
+        assert_eq!(
+            maker.0,
+            ["group_id", "rows[].index", "rows[].index", "late"]
+        );
+        assert_eq!(
+            made.to_string(),
+            "{rows: [{index: 7}, {index: 7}], late: 7}"
+        );
+        assert!(schema.encode(&made, 1).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn bytes_are_given_in_hexadecimal() -> Result<()> {
+        assert_eq!(hexadecimal(&[0, 0xab]), Node::atom("0x00ab"));
+        assert_eq!(given_bytes("0x00ab")?, [0, 0xab]);
+        assert!(given_bytes("0x0").is_err() && given_bytes("00").is_err());
         Ok(())
     }
 

@@ -244,6 +244,8 @@ static SERVED: &[ServedApi] = &[
     ServedApi::new(ApiKey::ListTransactions, 0, 2),
     ServedApi::new(ApiKey::ConsumerGroupHeartbeat, 0, 1),
     ServedApi::new(ApiKey::ConsumerGroupDescribe, 0, 1),
+    ServedApi::new(ApiKey::GetTelemetrySubscriptions, 0, 0),
+    ServedApi::new(ApiKey::PushTelemetry, 0, 0),
     ServedApi::new(ApiKey::ListConfigResources, 0, 1),
     ServedApi::new(ApiKey::DescribeTopicPartitions, 0, 0),
     ServedApi::new(ApiKey::AddRaftVoter, 0, 1),

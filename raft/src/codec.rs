@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::{Buf, BufMut, BytesMut};
 use odradek_protocol::ids::Offset;
 
-use crate::entry_map::{Mark, MarkKind, NonData, Purged};
+use crate::entry_map::{Mark, MarkKind, NonData, Pending, Purged};
 use crate::types::{Incarnation, LogId, Membership, RaftIndex, StoredMembership, log_id, term_of};
 
 const KIND_BLANK: u8 = 1;
@@ -16,8 +16,12 @@ const KIND_SEGMENT_ROLL: u8 = 4;
 const KIND_PURGED: u8 = 5;
 const KIND_CHECKPOINT: u8 = 6;
 const KIND_INCARNATION: u8 = 8;
+const KIND_PENDING: u8 = 9;
+const KIND_CARRIED_OUT: u8 = 10;
 /// "Nothing is to be cut off".
 const NO_CUT: i64 = -1;
+const PENDING_CUT: u8 = 1;
+const PENDING_RESTART: u8 = 2;
 
 /// A record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,18 +30,40 @@ pub(crate) enum Record {
     Mark(Mark),
     /// What was dropped; only the first record of a file, or the one after its incarnation.
     Purged(Purged),
-    /// Which of the partition's groups the log is of, if not of the first, and where the segments are to
-    /// be cut off; only the first record of a file.
+    /// Which of the partition's groups the log is of, if not of the first; only the first record of a
+    /// file. Earlier versions said here where the segments are to be cut off.
     Incarnation(Incarnation, Option<Offset>),
+    /// What is to be done to the segments; only before what was dropped and before all marks.
+    Pending(Pending),
+    /// It has been done.
+    CarriedOut,
 }
 
 /// Body of the record that says which incarnation it is.
-pub(crate) fn encode_incarnation(incarnation: Incarnation, cut: Option<Offset>) -> BytesMut {
+pub(crate) fn encode_incarnation(incarnation: Incarnation) -> BytesMut {
     let mut out = BytesMut::with_capacity(13);
     out.put_u8(KIND_INCARNATION);
     out.put_u32(incarnation.get());
-    out.put_i64(cut.map_or(NO_CUT, Offset::get));
+    out.put_i64(NO_CUT);
     out
+}
+
+/// Body of the record that says what is to be done to the segments.
+pub(crate) fn encode_pending(pending: Pending) -> BytesMut {
+    let mut out = BytesMut::with_capacity(10);
+    let (what, offset) = match pending {
+        Pending::Cut(offset) => (PENDING_CUT, offset),
+        Pending::Restart(offset) => (PENDING_RESTART, offset),
+    };
+    out.put_u8(KIND_PENDING);
+    out.put_u8(what);
+    out.put_i64(offset.get());
+    out
+}
+
+/// Body of the record that says that this has been done.
+pub(crate) fn encode_carried_out() -> BytesMut {
+    BytesMut::from(&[KIND_CARRIED_OUT][..])
 }
 
 /// Body of a mark's record.
@@ -92,6 +118,16 @@ pub(crate) fn decode(mut body: &[u8]) -> Option<Record> {
             _ => return None,
         };
         Record::Incarnation(incarnation, cut)
+    } else if kind == KIND_PENDING {
+        let what = body.try_get_u8().ok()?;
+        let offset = Offset::new(body.try_get_i64().ok().filter(|offset| *offset >= 0)?);
+        Record::Pending(match what {
+            PENDING_CUT => Pending::Cut(offset),
+            PENDING_RESTART => Pending::Restart(offset),
+            _ => return None,
+        })
+    } else if kind == KIND_CARRIED_OUT {
+        Record::CarriedOut
     } else if kind == KIND_PURGED {
         let last = get_log_id(&mut body)?;
         let start_offset = Offset::new(body.try_get_i64().ok()?);
@@ -218,7 +254,9 @@ mod tests {
                 committed_end: RaftIndex::new(6),
             }),
             Record::Incarnation(Incarnation::new(1005), None),
-            Record::Incarnation(Incarnation::new(1 << 30), Some(Offset::new(3))),
+            Record::Pending(Pending::Cut(Offset::new(3))),
+            Record::Pending(Pending::Restart(Offset::new(1 << 40))),
+            Record::CarriedOut,
             Record::Purged(Purged::default()),
             Record::Purged(Purged {
                 last: Some(log_id(2, 6)),
@@ -233,7 +271,9 @@ mod tests {
         match record {
             Record::Mark(mark) => encode_mark(mark),
             Record::Purged(purged) => encode_purged(purged),
-            Record::Incarnation(incarnation, cut) => encode_incarnation(*incarnation, *cut),
+            Record::Incarnation(incarnation, _) => encode_incarnation(*incarnation),
+            Record::Pending(pending) => encode_pending(*pending),
+            Record::CarriedOut => encode_carried_out(),
         }
     }
 

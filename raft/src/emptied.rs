@@ -282,6 +282,10 @@ impl Group {
         let (committed, _) = self.core.applied_state();
         match committed.filter(|_| is_cleared) {
             Some(committed) => {
+                // One with a vote comes late to a new group, and nothing was ever known of it.
+                if !has_vote {
+                    self.shared.is_rebuilt_until(node, committed);
+                }
                 self.not_lost(node);
                 Clearance::Until(committed)
             }
@@ -296,7 +300,9 @@ impl Group {
         let last = self.core.last_log_id();
         match (last, self.core.flush(self.core.flush_target()).await) {
             (Some(last), Ok(())) => {
+                self.shared.is_rebuilt_until(node, last);
                 self.not_lost(node);
+                self.shared.observe_lost(node);
                 Clearance::Until(last)
             }
             _ => Clearance::No,
@@ -339,6 +345,14 @@ impl Group {
             .collect()
     }
 
+    /// Replicas that do not have the log, whatever was known of them before: those that have lost it, and
+    /// those that are being given it again as far as it was committed then.
+    pub(crate) fn incomplete_replicas(&self) -> BTreeSet<NodeId> {
+        let mut incomplete = self.shared.rebuilding();
+        incomplete.extend(self.lost_replicas());
+        incomplete
+    }
+
     /// On the leader: takes away the vote of a replica that has lost its log, as soon as most of the
     /// others are there.
     fn take_out(self: &Arc<Self>, node: NodeId) {
@@ -348,6 +362,7 @@ impl Group {
         if self.shared.lost.lock().insert(node, term) == Some(term) {
             return;
         }
+        self.shared.observe_lost(node);
         tracing::warn!(
             group = %self.key(), %node,
             "a replica has lost its log: it is taken out of the voters, to be given it again"

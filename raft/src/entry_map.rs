@@ -104,6 +104,16 @@ pub(crate) enum Location<'a> {
     },
 }
 
+/// A change of the segments that cannot be taken back: it is to be carried out before anything else is
+/// made of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// They are cut off at this offset.
+    Cut(Offset),
+    /// All of them go, and the log goes on, empty, at this offset.
+    Restart(Offset),
+}
+
 /// A mark that cannot follow those before it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -120,8 +130,8 @@ pub(crate) struct Contradiction {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryMap {
     incarnation: Incarnation,
-    /// Where the segments are to be cut off, if that is not known to be done.
-    pending_cut: Option<Offset>,
+    /// What is to be done to the segments, if that is not known to be done.
+    pending: Option<Pending>,
     purged: Purged,
     marks: VecDeque<Mark>,
     next_index: RaftIndex,
@@ -141,19 +151,18 @@ impl EntryMap {
     }
 
     /// An empty log of that incarnation.
-    pub(crate) fn empty_in(incarnation: Incarnation, pending_cut: Option<Offset>) -> Self {
+    pub(crate) fn empty_in(incarnation: Incarnation) -> Self {
         Self {
             incarnation,
-            pending_cut,
             ..Self::default()
         }
     }
 
-    /// The same of that incarnation.
+    /// The same of that incarnation, and with the same to be done to the segments.
     pub(crate) fn in_incarnation_of(self, other: &Self) -> Self {
         Self {
             incarnation: other.incarnation,
-            pending_cut: other.pending_cut,
+            pending: other.pending,
             ..self
         }
     }
@@ -163,14 +172,19 @@ impl EntryMap {
         self.incarnation
     }
 
-    /// Where the segments are to be cut off, if that is not known to be done.
-    pub(crate) fn pending_cut(&self) -> Option<Offset> {
-        self.pending_cut
+    /// What is to be done to the segments, if that is not known to be done.
+    pub(crate) fn pending(&self) -> Option<Pending> {
+        self.pending
     }
 
-    /// The segments have been cut off.
-    pub(crate) fn cut_is_done(&mut self) {
-        self.pending_cut = None;
+    /// This is to be done to the segments, of which the map is already what it makes of them.
+    pub(crate) fn set_pending(&mut self, pending: Pending) {
+        self.pending = Some(pending);
+    }
+
+    /// What was to be done to the segments has been done, durably.
+    pub(crate) fn is_carried_out(&mut self) {
+        self.pending = None;
     }
 
     /// Begins the next incarnation with all that there is. Its first entry says who votes.
@@ -186,7 +200,7 @@ impl EntryMap {
         self.marks
             .retain(|mark| !matches!(mark.kind, MarkKind::Checkpoint { .. }));
         self.incarnation = incarnation;
-        self.pending_cut = Some(offset);
+        self.set_pending(Pending::Cut(offset));
     }
 
     /// Index of the first entry of this term or a later one.

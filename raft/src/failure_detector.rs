@@ -15,9 +15,11 @@
 //! holds while neither clock runs more than a tenth faster than the other. Nothing else is asked of
 //! clocks, and the wall clock is not read at all.
 //!
-//! A *session* is trust under one promise number, from the moment that number was first heard of.
-//! Whether the other node voted against a leader here before the session began is not known; the
-//! leader finds out by having an entry or a heartbeat confirmed that it sent after that moment.
+//! A *session* is trust under one promise number without a gap, from the moment it began. Whether the
+//! other node voted against a leader here before the session began is not known; the leader finds out
+//! by having an entry or a heartbeat confirmed that it sent after that moment. Where trust has lapsed
+//! it begins anew with the next answer, even if that prolongs the same promise: what vouched for the
+//! other node before the lapse is not relied on after it.
 //!
 //! A node that has just started does not know what it had promised. Until one lease has passed it
 //! counts as having promised everybody everything.
@@ -94,7 +96,7 @@ struct Peer {
     next_probe: Instant,
     last_answered: Option<Instant>,
     dead: bool,
-    /// The answering process and the number of its promise, and since when that is known.
+    /// The answering process and the number of its promise, and since when it has been trusted.
     session: Option<((u64, u64), Instant)>,
     trusted_until: Option<Instant>,
     incarnation: Option<u64>,
@@ -267,11 +269,16 @@ impl FailureDetector {
         match (reply.promise, sent) {
             (Some(promise), Some((_, sent))) => {
                 let id = (reply.incarnation, promise);
-                if peer.session.is_none_or(|(known, _)| known != id) {
+                let has_lapsed = peer.trusted_until.is_none_or(|until| until <= now);
+                let until = sent + trust;
+                peer.trusted_until = Some(until);
+                if until <= now {
+                    // It came too late for any trust.
+                    peer.session = None;
+                } else if has_lapsed || peer.session.is_none_or(|(known, _)| known != id) {
                     peer.session = Some((id, now));
                     effects.push(Effect::SessionBegan(node));
                 }
-                peer.trusted_until = Some(sent + trust);
             }
             _ => {
                 peer.session = None;
@@ -445,6 +452,47 @@ mod tests {
             one.trust(node(2), start + ms(601)).unwrap().since,
             start + ms(600)
         );
+    }
+
+    /// The answers are lost for a while, the probes are not: the promise goes on, the trust does not.
+    #[test]
+    fn trust_that_has_lapsed_begins_anew_though_the_promise_is_the_same() {
+        let start = Instant::now();
+        let (mut one, mut other) = (detector(1, start), detector(2, start));
+        exchange(&mut one, &mut other, start);
+        assert_eq!(one.trust(node(2), start + ms(1)).unwrap().since, start);
+        let mut replies = Vec::new();
+        for after in (100..=600).step_by(100) {
+            let probe = probe_of(&one.tick(start + ms(after)));
+            replies.push((probe, other.probed(probe, start + ms(after)).0));
+        }
+        assert_eq!(one.trust(node(2), start + ms(601)), None);
+        let (probe, reply) = replies[5];
+        assert_eq!(reply.promise, replies[0].1.promise, "there was no gap");
+        let effects = one.answered(node(2), probe.sequence, reply, start + ms(605));
+        assert!(effects.contains(&Effect::SessionBegan(node(2))));
+        let trust = one.trust(node(2), start + ms(606)).unwrap();
+        assert_eq!(trust.since, start + ms(605));
+        // An answer that is prolonged in time leaves the session as it is.
+        exchange(&mut one, &mut other, start + ms(700));
+        assert_eq!(
+            one.trust(node(2), start + ms(701)).unwrap().since,
+            trust.since
+        );
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_for_trust_begins_no_session() {
+        let start = Instant::now();
+        let (mut one, mut other) = (detector(1, start), detector(2, start));
+        let probe = probe_of(&one.tick(start));
+        let (reply, _) = other.probed(probe, start);
+        let effects = one.answered(node(2), probe.sequence, reply, start + LEASE);
+        assert!(!effects.contains(&Effect::SessionBegan(node(2))));
+        assert_eq!(one.trust(node(2), start + LEASE), None);
+        let later = start + LEASE + ms(50);
+        exchange(&mut one, &mut other, later);
+        assert_eq!(one.trust(node(2), later + ms(1)).unwrap().since, later);
     }
 
     #[test]

@@ -377,6 +377,30 @@ impl Group {
         &self.core
     }
 
+    /// Whether a node may lead the group or stand for it, as far as this replica knows: it is a voter by the
+    /// newest entry about that, or by the one before while the newest may still be undone. A replica that
+    /// is behind may know neither of a leader that others have elected.
+    pub fn may_be_led_by(&self, node: NodeId) -> bool {
+        let (newest, before) = self.core.memberships();
+        newest.voters.contains(&node) || before.voters.contains(&node)
+    }
+
+    /// Whether a node leads the group in this term, and this replica has followed it. A leader that has been taken
+    /// out of the group goes on until it has handed over, though it is no voter any more.
+    pub fn is_led_by(&self, node: NodeId, term: u64) -> bool {
+        self.core.votes.get(self.key()).is_some_and(|vote| {
+            vote.committed
+                && node_id(vote.leader_id.voted_for) == node
+                && vote.leader_id.term == term
+        })
+    }
+
+    /// Whether a node takes part in the group, by the same knowledge.
+    pub fn has_member(&self, node: NodeId) -> bool {
+        let (newest, before) = self.core.memberships();
+        newest.has(node) || before.has(node)
+    }
+
     /// An error if a message is of this replica itself, or of who says to be it.
     pub(crate) fn is_of_another(&self, vote: &Vote) -> Result<(), NetworkError> {
         match node_id(vote.leader_id.voted_for) == self.node {

@@ -26,23 +26,17 @@
 //! Absent on purpose: choosing the founder. The metadata does that, by [`Standing`]s.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use odradek_protocol::ids::{NodeId, Offset};
 use odradek_storage::Log;
-use odradek_storage::disk::Disk;
 
 use crate::emptied::Part;
-use crate::entry_map::{EntryMap, Location, Purged};
+use crate::entry_map::{EntryMap, Location, Pending, Purged};
 use crate::error::RaftError;
 use crate::group::Group;
-use crate::journal;
 use crate::log_core::nth_header;
 use crate::node::{GroupSpec, bootstrap_membership};
 use crate::types::{Incarnation, RaftIndex, StoredMembership, log_id, node_id, term_of};
-
-/// Kafka's file that says whose directory it is; it stays whatever becomes of the log.
-const PARTITION_METADATA: &str = "partition.metadata";
 
 /// How an incarnation came from the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,21 +171,8 @@ pub(crate) fn found(map: &mut EntryMap, incarnation: Incarnation, me: u64) {
         log_start,
         membership: StoredMembership::new(Some(first), alone),
     };
-    *map =
-        EntryMap::starting_after(skipped).in_incarnation_of(&EntryMap::empty_in(incarnation, None));
-}
-
-/// Removes the log in `dir`, and all that belongs to it, but for the journal. Waits for the disk.
-pub(crate) fn wipe(disk: &dyn Disk, dir: &Path) -> Result<(), RaftError> {
-    let failed = |error| RaftError::io(format!("wipe {}", dir.display()), error);
-    for entry in disk.list(dir).map_err(failed)? {
-        let stays =
-            entry.is_dir || [journal::FILE_NAME, PARTITION_METADATA].contains(&&*entry.name);
-        if !stays {
-            disk.remove_file(&dir.join(&entry.name)).map_err(failed)?;
-        }
-    }
-    disk.sync_dir(dir).map_err(failed)
+    *map = EntryMap::starting_after(skipped).in_incarnation_of(&EntryMap::empty_in(incarnation));
+    map.set_pending(Pending::Restart(log_start));
 }
 
 /// What a replica has and knows, for whoever has to choose a founder.

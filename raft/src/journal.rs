@@ -1,10 +1,14 @@
 //! `raft.journal`: the entries of one partition that are not batches, and the marks that give the
 //! batches their Raft indexes ([`crate::entry_map`]).
 //!
-//! The file only grows, but for [`Journal::rewrite`], which replaces it as a whole (after a
-//! truncation or a purge, or when it has grown). What is written after a sync may be lost or torn
+//! The file only grows, but for [`Journal::rewrite`], which replaces it as a whole (before a
+//! truncation, for a purge, or when it has grown). What is written after a sync may be lost or torn
 //! in a crash; [`Journal::open`] cuts it off. The log store sees to it that the journal is durable
 //! before a batch is written that relies on it.
+//!
+//! Segments are changed otherwise than by appending ([`Pending`](crate::entry_map::Pending)) as the
+//! journal says that they are going to be: a replacement of the file says so and already describes what
+//! the change makes of the log; a record at its end says that it has been carried out.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +19,7 @@ use odradek_storage::SyncFile;
 use odradek_storage::disk::Disk;
 
 use crate::codec::{self, Record};
-use crate::entry_map::{EntryMap, Mark, MarkKind, NonData};
+use crate::entry_map::{EntryMap, Mark, MarkKind, NonData, Pending};
 use crate::error::RaftError;
 use crate::framing::{self, Frames};
 use crate::types::{Incarnation, Membership};
@@ -85,7 +89,7 @@ impl Journal {
         let (map, valid) = read(records)?;
         let end = (MAGIC.len() + valid) as u64;
         let torn_bytes = bytes.len() as u64 - end;
-        let is_first = map.incarnation() == Incarnation::FIRST;
+        let is_first = map.incarnation() == Incarnation::FIRST && map.pending().is_none();
         if map.last_log_id().is_none() && bootstrap.is_some() && is_first {
             if has_records {
                 return Err(damaged("holds no whole entry, but the log holds records"));
@@ -148,10 +152,22 @@ impl Journal {
         for mark in marks {
             framing::put(&mut bytes, &codec::encode_mark(mark));
         }
+        self.append_bytes(&bytes)
+    }
+
+    /// Writes, into the page cache, that what was to be done to the segments has been done. To be durable
+    /// before a batch is written behind them: a start would do it again, and with that batch.
+    pub(crate) fn append_carried_out(&mut self) -> io::Result<()> {
+        let mut bytes = BytesMut::new();
+        framing::put(&mut bytes, &codec::encode_carried_out());
+        self.append_bytes(&bytes)
+    }
+
+    fn append_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.file.write_at(&bytes, self.end)?;
+        self.file.write_at(bytes, self.end)?;
         self.end += bytes.len() as u64;
         Ok(())
     }
@@ -216,8 +232,11 @@ pub(crate) fn content_of(map: &EntryMap) -> BytesMut {
     let mut content = BytesMut::new();
     content.put_slice(&MAGIC);
     if map.incarnation() != Incarnation::FIRST {
-        let body = codec::encode_incarnation(map.incarnation(), map.pending_cut());
+        let body = codec::encode_incarnation(map.incarnation());
         framing::put(&mut content, &body);
+    }
+    if let Some(pending) = map.pending() {
+        framing::put(&mut content, &codec::encode_pending(pending));
     }
     if map.purged().last.is_some() {
         framing::put(&mut content, &codec::encode_purged(map.purged()));
@@ -235,33 +254,56 @@ pub(crate) fn content_of(map: &EntryMap) -> BytesMut {
     content
 }
 
+/// How much of what comes before all marks has been read.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Head {
+    Nothing,
+    Incarnation,
+    Pending,
+    Read,
+}
+
 /// The map that the records describe, and how many bytes of them are whole.
 fn read(records: &[u8]) -> io::Result<(EntryMap, usize)> {
     let mut map = EntryMap::default();
     let mut frames = Frames::new(records);
-    let mut first = true;
+    let mut head = Head::Nothing;
     for body in frames.by_ref() {
         // A record whose checksum is right but whose content is not was written that way: no
         // crash does that, so it is not cut off silently.
-        match codec::decode(body) {
-            Some(Record::Incarnation(incarnation, cut))
-                if first && map.incarnation() == Incarnation::FIRST =>
-            {
-                map = EntryMap::empty_in(incarnation, cut);
-                // What was dropped may come next.
-                continue;
+        head = match codec::decode(body) {
+            Some(Record::Incarnation(incarnation, cut)) if head < Head::Incarnation => {
+                map = EntryMap::empty_in(incarnation);
+                if let Some(offset) = cut {
+                    map.set_pending(Pending::Cut(offset));
+                }
+                Head::Incarnation
             }
-            Some(Record::Purged(purged)) if first => {
+            Some(Record::Pending(pending)) if head < Head::Pending && map.pending().is_none() => {
+                map.set_pending(pending);
+                Head::Pending
+            }
+            Some(Record::Purged(purged)) if head < Head::Read => {
                 map = EntryMap::starting_after(purged).in_incarnation_of(&map);
+                Head::Read
             }
-            Some(Record::Mark(mark)) => map
-                .replay(mark)
-                .map_err(|contradiction| damaged(&contradiction.to_string()))?,
-            Some(Record::Purged(_) | Record::Incarnation(..)) | None => {
-                return Err(damaged("holds an unknown record"));
+            Some(Record::Mark(mark)) => {
+                map.replay(mark)
+                    .map_err(|contradiction| damaged(&contradiction.to_string()))?;
+                Head::Read
             }
-        }
-        first = false;
+            Some(Record::CarriedOut) if map.pending().is_some() => {
+                map.is_carried_out();
+                Head::Read
+            }
+            Some(
+                Record::Purged(_)
+                | Record::Incarnation(..)
+                | Record::Pending(_)
+                | Record::CarriedOut,
+            )
+            | None => return Err(damaged("holds an unknown record")),
+        };
     }
     let valid = frames.valid_bytes();
     Ok((map, valid))
@@ -335,25 +377,83 @@ mod tests {
             last: Some(log_id(3, 7)),
             ..Purged::default()
         };
-        for cut in [None, Some(Offset::new(12))] {
+        for before in [
+            EntryMap::default(),
+            EntryMap::starting_after(purged.clone()),
+        ] {
+            let mut map = before.in_incarnation_of(&EntryMap::empty_in(later));
+            map.push_non_data(1_005, NonData::Membership(voters()));
+            journal.rewrite(&map).unwrap();
+            assert_eq!(incarnation_in(&*disk, dir()).unwrap(), Some(later));
+            let again = Journal::open(disk.clone(), dir(), None, true).unwrap().map;
+            assert_eq!(again.incarnation(), later);
+            assert_eq!(again.pending(), None);
+            assert_eq!(again.purged(), map.purged());
+            assert_eq!(again.last_log_id(), map.last_log_id());
+        }
+        let bytes = disk.read_file(&dir().join(FILE_NAME), 4096).unwrap();
+        let body = &bytes[MAGIC.len() + framing::OVERHEAD..][..13];
+        assert_eq!(hex(body), "08000003edffffffffffffffff");
+    }
+
+    #[test]
+    fn a_journal_says_what_is_to_be_done_to_the_segments_until_it_is_done() {
+        let (_, disk) = disk();
+        let mut journal = Journal::open(disk.clone(), dir(), Some(voters()), false)
+            .unwrap()
+            .journal;
+        let purged = Purged {
+            last: Some(log_id(3, 7)),
+            ..Purged::default()
+        };
+        let cut = Pending::Cut(Offset::new(12));
+        for (incarnation, pending) in [
+            (Incarnation::FIRST, Pending::Restart(Offset::ZERO)),
+            (Incarnation::new(1_005), cut),
+            (Incarnation::FIRST, cut),
+        ] {
             for before in [
                 EntryMap::default(),
                 EntryMap::starting_after(purged.clone()),
             ] {
-                let mut map = before.in_incarnation_of(&EntryMap::empty_in(later, cut));
+                let mut map = before.in_incarnation_of(&EntryMap::empty_in(incarnation));
+                map.set_pending(pending);
                 map.push_non_data(1_005, NonData::Membership(voters()));
                 journal.rewrite(&map).unwrap();
-                assert_eq!(incarnation_in(&*disk, dir()).unwrap(), Some(later));
-                let again = Journal::open(disk.clone(), dir(), None, true).unwrap().map;
-                assert_eq!(again.incarnation(), later);
-                assert_eq!(again.pending_cut(), cut);
-                assert_eq!(again.purged(), map.purged());
-                assert_eq!(again.last_log_id(), map.last_log_id());
+                let read = || Journal::open(disk.clone(), dir(), None, true).unwrap().map;
+                assert_eq!(read().pending(), Some(pending));
+                journal.append_carried_out().unwrap();
+                assert_eq!(read().pending(), None);
+                map.push_non_data(1_006, NonData::Blank);
+                journal.append(map.last_mark()).unwrap();
+                assert_eq!(read().pending(), None);
+                assert_eq!(read().incarnation(), incarnation);
+                assert_eq!(read().purged(), map.purged());
+                assert_eq!(read().last_log_id(), map.last_log_id());
             }
         }
         let bytes = disk.read_file(&dir().join(FILE_NAME), 4096).unwrap();
-        let body = &bytes[MAGIC.len() + framing::OVERHEAD..][..13];
-        assert_eq!(hex(body), "08000003ed000000000000000c");
+        let body = &bytes[MAGIC.len() + framing::OVERHEAD..][..10];
+        assert_eq!(hex(body), "0901000000000000000c");
+        let done = &bytes[bytes.len() - 25 - framing::OVERHEAD - 1..][..1];
+        assert_eq!(hex(done), "0a");
+        journal.append_carried_out().unwrap();
+        let refused = Journal::open(disk, dir(), None, true);
+        assert!(refused.is_err(), "there was nothing to be done any more");
+    }
+
+    /// Earlier versions said it with the incarnation.
+    #[test]
+    fn a_journal_of_an_earlier_version_that_waits_for_a_cut_is_understood() {
+        let (_, disk) = disk();
+        let mut bytes = BytesMut::from(&MAGIC[..]);
+        let body = [8, 0, 0, 3, 0xed, 0, 0, 0, 0, 0, 0, 0, 12];
+        framing::put(&mut bytes, &body);
+        let file = disk.open(&dir().join(FILE_NAME), OpenMode::Create).unwrap();
+        file.write_at(&bytes, 0).unwrap();
+        let map = Journal::open(disk, dir(), None, true).unwrap().map;
+        assert_eq!(map.incarnation(), Incarnation::new(1_005));
+        assert_eq!(map.pending(), Some(Pending::Cut(Offset::new(12))));
     }
 
     #[test]

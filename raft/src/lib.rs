@@ -7,6 +7,7 @@
 //! - `log_core`, `log_store`, `log_reader`, `open`: openraft's log on those.
 //! - `partition_fsm`: what committing an entry does: the high watermark and the log start move.
 //! - `membership`: who takes part in a group, and changing that.
+//! - `progress`: who waits for replicas is told when one has got on.
 //! - [`liveness`], `failure_detector`: which nodes answer, and what they have promised each other.
 //! - `lease`, `elections`: what leaders and candidates may do by those promises.
 //! - `emptied`: replicas that hold nothing, and may have forgotten something.
@@ -16,6 +17,7 @@
 //! - `group`, `node`: one group, and all groups of a process.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
 //! - `soundness`: what every message satisfies.
+//! - [`seldom`]: log lines that others can bring about as often as they like.
 //!
 //! Absent on purpose: anything about topics or clients, and a network of sockets; the crates above
 //! bring those.
@@ -43,7 +45,9 @@ mod node;
 mod observer;
 mod open;
 mod partition_fsm;
+mod progress;
 pub mod rpc;
+pub mod seldom;
 mod serve;
 mod shared;
 #[cfg(test)]
@@ -62,5 +66,6 @@ pub use incarnation::{Standing, Succession};
 pub use membership::{GroupMembership, ReplicaProgress};
 pub use node::{DataDir, Detection, GroupSpec, RaftNode, RaftNodeOptions, Timing};
 pub use observer::{GroupObserver, Leadership, NoObserver};
+pub use progress::ReplicationChanges;
 pub use transfer::TransferLimits;
 pub use types::{AppendOutcome, GroupKey, Incarnation, RaftIndex, TypeConfig};

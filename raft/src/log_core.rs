@@ -7,8 +7,9 @@
 //! What must be durable before what, on which recovery relies:
 //! - a mark in the journal before any batch behind it is written;
 //! - batches and marks before openraft hears of them ([`Core::flush`]);
-//! - the journal's purge record before segments are removed, and a rewritten journal before
-//!   batches are cut off.
+//! - the journal's purge record before segments are removed;
+//! - the journal's word that batches are to be cut off, or all of them to go, before that is begun; and
+//!   that it is done, before a batch is written behind.
 //!
 //! Any failure to write or sync takes the group offline; openraft stops on the same error.
 //!
@@ -42,7 +43,7 @@ use crate::votes::VoteFile;
 
 use self::state::{State, Step};
 
-pub(crate) use self::state::ReceivedLog;
+pub(crate) use self::state::{ReceivedLog, carry_out};
 
 pub(crate) use self::lookup::{Piece, nth_header};
 

@@ -129,10 +129,13 @@ pub struct ReplicaProgress {
     pub node: NodeId,
     /// Whether it has a vote.
     pub voter: bool,
+    /// Whether what was stored on it is still there, as far as the leader knows. One that has lost its
+    /// log does not count as whole before it has been given again what was committed then.
+    pub whole: bool,
     /// End of the log that is known to be durable on it.
     pub matched: Offset,
     /// When it last had all that the leader had, as far as the leader knows. The leader's
-    /// monotonic clock.
+    /// monotonic clock. Of one that is not whole this was before it lost its log.
     pub last_caught_up: Instant,
 }
 
@@ -199,6 +202,18 @@ impl Group {
     /// Who takes part in the group, as this replica knows it.
     pub fn membership(&self) -> GroupMembership {
         GroupMembership::clone(&self.core.members())
+    }
+
+    /// Who has a vote, as far as nothing undoes it: by the newest set of voters that decides alone and is
+    /// known to be committed. While voters are being changed those of before may still be needed, and whoever
+    /// is to join counts for nothing without them; so it is these that are told until the change is complete.
+    pub fn settled_voters(&self) -> BTreeSet<NodeId> {
+        let (newest, before) = self.core.memberships();
+        let in_force = match newest.committed || newest.joint.is_some() {
+            true => newest,
+            false => before,
+        };
+        in_force.configs.into_iter().next().unwrap_or_default()
     }
 
     /// Has a node follow the log without a vote. Returns once that is committed; the node may be
@@ -343,6 +358,7 @@ impl Group {
         };
         let last = self.core.last_log_id();
         let now = Instant::now();
+        let incomplete = self.incomplete_replicas();
         let membership = metrics.membership_config.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         let mut found = Vec::with_capacity(replication.len());
@@ -351,18 +367,22 @@ impl Group {
         catch_up.sample(now, last);
         for (id, matched) in replication {
             let node = node_id(id);
+            let whole = !incomplete.contains(&node);
+            // openraft finds out with its next answer.
+            let matched = matched.filter(|_| whole);
             let reachable = id == metrics.id || self.is_reachable(node);
             let last_caught_up = catch_up.caught_up(id, matched, last, reachable, now);
-            found.push((node, voters.contains(&id), matched, last_caught_up));
+            found.push((node, voters.contains(&id), whole, matched, last_caught_up));
         }
         drop(catch_up);
         found
             .into_iter()
-            .map(|(node, voter, matched, last_caught_up)| {
+            .map(|(node, voter, whole, matched, last_caught_up)| {
                 let next = matched.map_or(RaftIndex::ZERO, |id| RaftIndex::new(id.index()).next());
                 Ok(ReplicaProgress {
                     node,
                     voter,
+                    whole,
                     matched: self.core.end_before(next)?,
                     last_caught_up,
                 })

@@ -356,6 +356,9 @@ impl Unanswered {
         if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
             shared.lease.confirm(by, sent.term, sent.at);
         }
+        if let Ok(matched) = answer {
+            shared.has_matched(by, *matched);
+        }
         if !sent.finds_gap {
             self.gaps.store(0, Ordering::Relaxed);
             return false;

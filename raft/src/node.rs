@@ -27,6 +27,7 @@ use crate::network::{Clients, Network};
 use crate::observer::GroupObserver;
 use crate::open::{self, OpenedLog};
 use crate::partition_fsm::PartitionFsm;
+use crate::seldom::Seldom;
 use crate::shared::Shared;
 use crate::transfer::{TransferLimits, Transfers};
 use crate::types::{GroupKey, Incarnation, Membership, Vote, raft_id};
@@ -34,6 +35,11 @@ use crate::votes::VoteFile;
 
 /// Groups that [`RaftNode::open_groups`] opens at the same time.
 const OPEN_CONCURRENCY: usize = 64;
+
+/// Appends that are refused are spoken of this often, for each sender and group.
+const REFUSALS_PERIOD: Duration = Duration::from_secs(10);
+/// Lines about that in such a period.
+const REFUSALS_MAX: usize = 20;
 
 /// Marks a data directory whose logs were all closed. Kafka's name for it.
 const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
@@ -195,6 +201,8 @@ pub struct RaftNode {
     liveness: Option<Arc<Liveness>>,
     transfers: Arc<Transfers>,
     housekeeper: mpsc::UnboundedSender<GroupKey>,
+    /// Bounds what the log says of appends that are refused.
+    refusals: Arc<Seldom<(NodeId, GroupKey)>>,
 }
 
 /// What opening a group found of its leadership.
@@ -245,6 +253,7 @@ impl RaftNode {
             config,
             groups: Mutex::default(),
             housekeeper,
+            refusals: Arc::new(Seldom::new(REFUSALS_PERIOD, REFUSALS_MAX)),
         });
         tokio::spawn(housekeep(Arc::downgrade(&node), requests));
         if let Some(liveness) = &node.liveness {
@@ -256,6 +265,10 @@ impl RaftNode {
     /// This node's id.
     pub fn node_id(&self) -> NodeId {
         self.options.node_id
+    }
+
+    pub(crate) fn refusals(&self) -> &Arc<Seldom<(NodeId, GroupKey)>> {
+        &self.refusals
     }
 
     pub(crate) fn liveness(&self) -> Option<&Arc<Liveness>> {

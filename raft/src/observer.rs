@@ -53,6 +53,8 @@ pub trait GroupObserver: Send + Sync + 'static {
     fn on_log_start(&self, log_start: Offset);
     /// The group takes no writes any more because its disk failed.
     fn on_offline(&self, cause: Arc<str>);
+    /// On the leader: a voter has lost its log, and has to be given it again.
+    fn on_replica_lost(&self, _node: NodeId) {}
     /// `leader` offers a log that begins at `start`, to a replica whose own ends before. Whether that may be
     /// taken over: for a group whose owner sums the log up elsewhere, once what is below `start` is durable
     /// here. May take a while, and is asked again with every offer.

@@ -14,10 +14,11 @@ use odradek_storage::OpenHint;
 use odradek_storage::disk::Disk;
 
 use crate::emptied::{self, Part, Rebuilding};
-use crate::entry_map::EntryMap;
+use crate::entry_map::{EntryMap, Pending};
 use crate::error::RaftError;
 use crate::incarnation::{self, Entry, cut_of};
 use crate::journal::{self, Journal, Opened};
+use crate::log_core::carry_out;
 use crate::node::{GroupSpec, bootstrap_membership};
 use crate::types::{Incarnation, LogId, RaftIndex, epoch_of, node_id};
 
@@ -77,12 +78,16 @@ pub(crate) fn open(
     let entry = incarnation::entry(spec, &map, node_id(me))?;
     if matches!(entry, Entry::StartOver | Entry::Begin) {
         tracing::warn!(group = %spec.key, "a replica starts over");
-        map = EntryMap::empty_in(spec.key.incarnation, None);
+        map = EntryMap::empty_in(spec.key.incarnation);
         if entry == Entry::Begin {
             incarnation::found(&mut map, spec.key.incarnation, me);
         }
+        map.set_pending(Pending::Restart(Offset::ZERO));
         rewrite(&mut journal, &map)?;
-        incarnation::wipe(&*disk, dir)?;
+    }
+    if let Some(Pending::Restart(_)) = map.pending() {
+        // Nothing of it is wanted, and half of it may be gone.
+        odradek_storage::remove_log(&*disk, dir)?;
     }
     // The only voter takes no batch before the first entry of its term is durable, so that every
     // whole batch in its log belongs to a term that the journal knows. If one does not, the
@@ -108,9 +113,7 @@ pub(crate) fn open(
         strict,
         now,
     )?;
-    if let Some(offset) = map.pending_cut() {
-        cut(&mut log, &mut journal, &mut map, offset, now)?;
-    }
+    finish_change(&mut log, &mut journal, &mut map, now)?;
     let start_offset = map.purged().start_offset;
     let kept_from = map.purged().kept_from();
     if log.next_offset() < start_offset && kept_from < start_offset {
@@ -175,9 +178,7 @@ pub(crate) fn open(
             incarnation::found(&mut map, spec.key.incarnation, me);
             let end = map.next_offset();
             rewrite(&mut journal, &map)?;
-            if log.next_offset() < end {
-                log.restart_at(end, now)?;
-            }
+            finish_change(&mut log, &mut journal, &mut map, now)?;
             if rebuilding.take().is_some() {
                 emptied::remove(&*disk, dir)?;
             }
@@ -194,7 +195,7 @@ pub(crate) fn open(
             let (from, end) = (map.incarnation(), map.next_offset());
             map.join(spec.key.incarnation, index, offset);
             rewrite(&mut journal, &map)?;
-            cut(&mut log, &mut journal, &mut map, offset, now)?;
+            finish_change(&mut log, &mut journal, &mut map, now)?;
             rebuilding = Some(begun);
             sole_voter = false;
             tracing::warn!(
@@ -233,20 +234,27 @@ fn rewrite(journal: &mut Journal, map: &EntryMap) -> Result<(), RaftError> {
         .map_err(|error| RaftError::io("rewrite the journal", error))
 }
 
-/// Cuts the segments off where the journal says that they are to be, and has it say so no more. Until
-/// then batches of the same term behind the cut could be counted as if they followed.
-fn cut(
+/// Does to the segments what the journal says is to be done, and has it say so no more.
+fn finish_change(
     log: &mut Log,
     journal: &mut Journal,
     map: &mut EntryMap,
-    offset: Offset,
     now: TimestampMs,
 ) -> Result<(), RaftError> {
-    log.truncate_to(offset, now)?;
+    let Some(pending) = map.pending() else {
+        return Ok(());
+    };
+    let is_done = match pending {
+        Pending::Cut(offset) => log.next_offset() <= offset,
+        Pending::Restart(offset) => log.next_offset() == offset && log.size_bytes() == 0,
+    };
+    if !is_done {
+        carry_out(log, pending, now)?;
+    }
     log.flush_target()
         .sync()
         .map_err(|error| RaftError::io("sync the log", error))?;
-    map.cut_is_done();
+    map.is_carried_out();
     rewrite(journal, map)
 }
 

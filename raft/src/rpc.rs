@@ -1,9 +1,9 @@
 //! The messages between the replicas of a group.
 
-use odradek_protocol::ids::Offset;
+use odradek_protocol::ids::{NodeId, Offset};
 use odradek_storage::{Piece, TransferFile};
 
-use crate::types::{CommittedLeaderId, LogId, TypeConfig, Vote};
+use crate::types::{CommittedLeaderId, LogId, TypeConfig, Vote, node_id};
 
 /// Entries for a follower, or a heartbeat without any.
 pub type AppendRequest = openraft::raft::AppendEntriesRequest<TypeConfig>;
@@ -99,4 +99,37 @@ pub enum Clearance {
     /// It may, for nobody counts on what it may have forgotten. Until its log has this entry, it stands
     /// for no election, and votes only for who has it.
     Until(LogId),
+}
+
+/// A message that a replica sends in its own name: a leader's or a candidate's.
+pub trait Signed {
+    /// The term in which it leads or stands.
+    fn term(&self) -> u64;
+    /// Who it says that it is.
+    fn sender(&self) -> NodeId;
+}
+
+macro_rules! signed {
+    ($($message:ty: |$it:ident| $vote:expr,)*) => {
+        $(
+            impl Signed for $message {
+                fn term(&self) -> u64 {
+                    let $it = self;
+                    $vote.leader_id.term
+                }
+
+                fn sender(&self) -> NodeId {
+                    let $it = self;
+                    node_id($vote.leader_id.voted_for)
+                }
+            }
+        )*
+    };
+}
+
+signed! {
+    AppendRequest: |it| it.vote,
+    VoteRequest: |it| it.vote,
+    SnapshotOffer: |it| it.vote,
+    TransferRequest: |it| it.from_leader(),
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use odradek_protocol::ids::{NodeId, Offset};
+use tokio::time::Instant;
 
 use crate::error::RaftError;
 use crate::group::Group;
@@ -35,6 +36,7 @@ impl RaftNode {
         let group = self.served(key)?;
         // The first that cannot be right ends the stream, after the answers to those before it.
         let log = Arc::clone(&group);
+        let refusals = Arc::clone(self.refusals());
         let requests = requests.take_while(move |request| {
             let checked = log
                 .is_of_another(&request.vote)
@@ -44,8 +46,13 @@ impl RaftNode {
                     let ids = request.prev_log_id.into_iter().chain(ids);
                     log.agrees(request.vote, ids)
                 });
-            if let Err(error) = &checked {
-                tracing::error!(group = %key, %error, %request, "appends are refused");
+            let sender = node_id(request.vote.leader_id.voted_for);
+            if let Err(error) = &checked
+                && let Some(left_out) = refusals.may_say((sender, key), Instant::now())
+            {
+                tracing::error!(
+                    group = %key, %sender, %error, %request, left_out, "appends are refused"
+                );
             }
             std::future::ready(checked.is_ok())
         });

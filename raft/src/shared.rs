@@ -4,7 +4,7 @@
 //! else is atomics and a watch. `log_start ≤ last_stable ≤ high_watermark`, and none of them ever
 //! falls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -68,6 +68,9 @@ pub(crate) struct Shared {
     whole: AtomicBool,
     /// On a leader: voters that have lost their log, with the term in which that was heard.
     pub(crate) lost: Mutex<BTreeMap<NodeId, u64>>,
+    /// Replicas that held nothing and were cleared here, until they say that they have come so far.
+    /// What was known of their progress before is not true of them.
+    rebuilding: Mutex<BTreeMap<NodeId, LogId>>,
 }
 
 impl Shared {
@@ -100,6 +103,7 @@ impl Shared {
             closed: AtomicBool::new(false),
             whole: AtomicBool::new(true),
             lost: Mutex::default(),
+            rebuilding: Mutex::default(),
         })
     }
 
@@ -109,6 +113,31 @@ impl Shared {
 
     pub(crate) fn is_whole(&self) -> bool {
         self.whole.load(Ordering::Acquire)
+    }
+
+    /// A replica that held nothing is given its log again, up to `until` at least.
+    pub(crate) fn is_rebuilt_until(&self, node: NodeId, until: LogId) {
+        self.rebuilding.lock().insert(node, until);
+    }
+
+    /// A replica has said that its log matches the leader's up to `matched`.
+    pub(crate) fn has_matched(&self, node: NodeId, matched: Option<LogId>) {
+        let mut rebuilding = self.rebuilding.lock();
+        if rebuilding
+            .get(&node)
+            .is_some_and(|until| matched >= Some(*until))
+        {
+            rebuilding.remove(&node);
+        }
+    }
+
+    /// Replicas that held nothing, were cleared here, and have not come as far as they have to.
+    pub(crate) fn rebuilding(&self) -> BTreeSet<NodeId> {
+        self.rebuilding.lock().keys().copied().collect()
+    }
+
+    pub(crate) fn observe_lost(&self, node: NodeId) {
+        self.observer.on_replica_lost(node);
     }
 
     /// Locks the gate. Whoever holds it must not wait.

@@ -2,7 +2,8 @@
 //!
 //! Invariants: decoding never panics, allocates no more than a small multiple of the bytes at hand,
 //! and a batch that is read is a slice of the frame it came in. Encoding copies a batch only if it
-//! is small. What was read is what was sent, or the batch's checksum says otherwise.
+//! is small. What was read is what was sent, or the batch's checksum says otherwise. No term above
+//! [`MAX_TERM`] is read, nor an index or a node's id that is none.
 //!
 //! Absent on purpose: versions. The connection's hello has agreed on one before the first message.
 
@@ -41,6 +42,14 @@ const ENTRY_BATCH: u8 = 3;
 
 /// Bytes of an entry before its payload: kind, term, index.
 const ENTRY_HEAD_BYTES: usize = 17;
+
+/// Highest term: clients see it as a leader epoch, which has 31 bits. Who holds a vote for a later one
+/// could follow no leader any more that a client understands.
+pub const MAX_TERM: u64 = i32::MAX as u64;
+/// Highest index of an entry; the next one is still a number.
+const MAX_INDEX: u64 = i64::MAX as u64;
+/// Highest id of a node.
+const MAX_NODE: u64 = i32::MAX as u64;
 
 /// Why bytes are no message, or a message has no bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -185,8 +194,27 @@ impl Reader {
             return Ok(key);
         }
         match self.u32()? {
-            0 => Err(WireError::Malformed("incarnation")),
-            number => Ok(key.in_incarnation(Incarnation::new(number))),
+            number if number > 0 && u64::from(number) <= MAX_TERM => {
+                Ok(key.in_incarnation(Incarnation::new(number)))
+            }
+            _ => Err(WireError::Malformed("incarnation")),
+        }
+    }
+
+    /// A term.
+    pub fn term(&mut self) -> Result<u64, WireError> {
+        self.at_most(MAX_TERM, "term")
+    }
+
+    /// The index of an entry.
+    pub fn index(&mut self) -> Result<u64, WireError> {
+        self.at_most(MAX_INDEX, "index")
+    }
+
+    fn at_most(&mut self, most: u64, what: &'static str) -> Result<u64, WireError> {
+        match self.u64()? {
+            number if number <= most => Ok(number),
+            _ => Err(WireError::Malformed(what)),
         }
     }
 
@@ -217,15 +245,26 @@ impl Reader {
     }
 
     fn log_id(&mut self) -> Result<Option<LogId>, WireError> {
-        self.slice("log id", get_log_id)
+        let id = self.slice("log id", get_log_id)?;
+        match id {
+            Some(id) if term_of(&id) > MAX_TERM => Err(WireError::Malformed("term")),
+            Some(id) if id.index() > MAX_INDEX => Err(WireError::Malformed("index")),
+            id => Ok(id),
+        }
     }
 
     fn membership(&mut self) -> Result<Membership, WireError> {
-        self.slice("membership", get_membership)
+        let membership = self.slice("membership", get_membership)?;
+        // Voters are among the nodes.
+        let are_nodes = membership.nodes().all(|(id, ())| *id <= MAX_NODE);
+        match are_nodes {
+            true => Ok(membership),
+            false => Err(WireError::Malformed("node id")),
+        }
     }
 
     fn vote(&mut self) -> Result<Vote, WireError> {
-        let (term, node) = (self.u64()?, self.u64()?);
+        let (term, node) = (self.term()?, self.at_most(MAX_NODE, "node id")?);
         Ok(match self.bool()? {
             true => Vote::new_committed(term, node),
             false => Vote::new(term, node),
@@ -373,7 +412,7 @@ pub fn get_append_request(reader: &mut Reader) -> Result<AppendRequest, WireErro
 
 fn get_entry(reader: &mut Reader) -> Result<Entry, WireError> {
     let kind = reader.u8()?;
-    let (term, index) = (reader.u64()?, reader.u64()?);
+    let (term, index) = (reader.term()?, reader.index()?);
     let payload = match kind {
         ENTRY_BLANK => Payload::Blank,
         ENTRY_MEMBERSHIP => Payload::Membership(reader.membership()?),
@@ -525,7 +564,7 @@ pub fn put_transfer_request(out: &mut BytesMut, request: &TransferRequest) {
 
 /// Reads what [`put_transfer_request`] wrote.
 pub fn get_transfer_request(reader: &mut Reader) -> Result<TransferRequest, WireError> {
-    let (vote, to) = (reader.vote()?, reader.u64()?);
+    let (vote, to) = (reader.vote()?, reader.at_most(MAX_NODE, "node id")?);
     Ok(TransferRequest::new(vote, to, reader.log_id()?))
 }
 
@@ -619,7 +658,7 @@ pub fn put_leadership_query(out: &mut BytesMut, query: &LeadershipQuery) {
 pub fn get_leadership_query(reader: &mut Reader) -> Result<LeadershipQuery, WireError> {
     Ok(LeadershipQuery {
         group: reader.group_key()?,
-        term: reader.u64()?,
+        term: reader.term()?,
     })
 }
 

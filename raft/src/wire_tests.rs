@@ -454,3 +454,66 @@ fn strings_are_cut_at_a_character_and_read_back() {
     out.put_u8(0xff);
     assert!(whole(out.freeze(), Reader::string).is_err());
 }
+
+/// What carries a term, an index and a node's id, with these.
+fn carriers(term: u64, index: u64, node: u64) -> Vec<(BytesMut, Rewrite)> {
+    let (vote, last) = (Vote::new(term, node), Some(log_id(term, index)));
+    let mut all: Vec<(BytesMut, Rewrite)> = Vec::new();
+    macro_rules! add {
+        ($put:ident, $get:ident, $value:expr) => {{
+            let mut out = BytesMut::new();
+            $put(&mut out, $value);
+            all.push((out, rewrite!($get, $put)));
+        }};
+    }
+    let vote_alone = VoteRequest::new(vote, None);
+    add!(put_vote_request, get_vote_request, &vote_alone);
+    let last_alone = VoteRequest::new(Vote::new(1, 1), last);
+    add!(put_vote_request, get_vote_request, &last_alone);
+    let answer: AppendResult = Ok(last);
+    add!(put_append_result, get_append_result, &answer);
+    let higher: AppendResult = Err(StreamAppendError::HigherVote(vote));
+    add!(put_append_result, get_append_result, &higher);
+    let transfer = TransferRequest::new(vote, node, last);
+    add!(put_transfer_request, get_transfer_request, &transfer);
+    let clearance = Clearance::Until(log_id(term, index));
+    add!(put_clearance, get_clearance, &clearance);
+    all
+}
+
+/// A vote for a term that no leader epoch can be says good-bye to every later leader.
+#[test]
+fn terms_beyond_31_bits_and_ids_that_are_none_are_refused() {
+    let term = i32::MAX as u64;
+    for (bytes, rewrite) in carriers(term, 7, 1) {
+        assert_eq!(rewrite(bytes.clone().freeze()), Ok(bytes));
+    }
+    // Of each of these some carriers have nothing.
+    for (bad, refused_at_least) in [
+        (carriers(term + 1, 7, 1), 6),
+        (carriers(u64::MAX, 7, 1), 6),
+        (carriers(1, u64::MAX, 1), 4),
+        (carriers(1, 7, u64::from(u32::MAX)), 3),
+    ] {
+        let refused = bad
+            .into_iter()
+            .filter(|(bytes, rewrite)| rewrite(bytes.clone().freeze()).is_err())
+            .count();
+        assert_eq!(refused, refused_at_least);
+    }
+    for (term, index) in [(u64::from(u32::MAX), 1), (1, u64::MAX)] {
+        let mut head = BytesMut::new();
+        put_vote(&mut head, &Vote::new_committed(3, 1));
+        head.put_slice(&[0, 0]);
+        head.put_u32(1);
+        head.put_u8(ENTRY_BLANK);
+        head.put_u64(term);
+        head.put_u64(index);
+        assert!(get_append_request(&mut Reader::new(head.freeze())).is_err());
+    }
+    let mut key = BytesMut::new();
+    key.put_slice(&[7; 16]);
+    key.put_i32(IN_INCARNATION);
+    key.put_u32(u32::MAX);
+    assert!(Reader::new(key.freeze()).group_key().is_err());
+}

@@ -52,5 +52,6 @@ pub use sim_disk::SimDisk;
 pub use sync_file::SyncFile;
 pub use transfer::{
     Export, Incoming, Piece, Received, TransferError, TransferFile, TransferKind, finish_adoption,
+    remove_log,
 };
 pub use txn_index::AbortedTxn;

@@ -133,7 +133,8 @@ impl Controllers {
         limit: Duration,
     ) -> Result<PeerReply, String> {
         if to == self.node {
-            let answer = self.service.answer(self.node, request.clone());
+            let own = self.peers.local().as_caller();
+            let answer = self.service.answer(&own, request.clone());
             return tokio::time::timeout(limit, answer)
                 .await
                 .map_err(|_| format!("node {to} did not answer in time"));

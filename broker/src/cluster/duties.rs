@@ -21,7 +21,7 @@ use crate::data_dir;
 use crate::leading;
 use crate::metadata::controller::elections::{self, HandOver};
 use crate::metadata::controller::register_broker::{fence, found_cluster};
-use crate::metadata::image::MetadataImage;
+use crate::metadata::image::{BrokerRegistration, MetadataImage};
 use crate::metadata::records::MetadataRecord;
 use crate::metadata::service::MetadataService;
 use crate::partitions::PartitionManager;
@@ -218,7 +218,13 @@ pub(crate) async fn judge_sessions(
                 .find(|peer| peer.node == node)
                 .and_then(|peer| peer.last_answered),
         });
-    for change in sessions.look(Instant::now(), timeout, brokers) {
+    let mut changes = sessions.look(Instant::now(), timeout, brokers);
+    // This node hears itself; another leader may have fenced it before.
+    let is_away = |broker: &BrokerRegistration| broker.fenced && !broker.stopping;
+    if image.broker(own).is_some_and(is_away) {
+        changes.push(Change::Unfence(own));
+    }
+    for change in changes {
         let (node, fenced) = match change {
             Change::Fence(node) => (node, true),
             Change::Unfence(node) => (node, false),

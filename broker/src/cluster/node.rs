@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_protocol::codec::Uuid;
-use odradek_protocol::ids::{NodeId, Offset};
+use odradek_protocol::ids::NodeId;
 use odradek_raft::RaftNode;
 use odradek_storage::disk::Disk;
 use tokio::task::JoinHandle;
@@ -17,8 +17,10 @@ use super::checkpoints::PeerCheckpoints;
 use super::controllers::Controllers;
 use super::duties::{Duties, name_cluster};
 use super::join::{self, JoinRefused, Joined};
+use super::members::Answering;
 use super::quorum::{self, Found};
-use super::service::{Answering, ClusterService, directory_uuid};
+use super::service::{ClusterService, directory_uuid};
+use super::waits::{wait_for_metadata, wait_until_unfenced};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
 use crate::context::BrokerContext;
@@ -35,6 +37,9 @@ use crate::peer::{AddressBook, LocalNode, PeerAddress, PeerReply, PeerRequest, P
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// How long a stop waits for the metadata leader.
 const STOP_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// How often a node that stops looks whether anybody is left to hear of it.
+const QUORUM_LOOK: Duration = Duration::from_millis(50);
 
 /// After how long without an answer the voters are searched for again.
 const SEARCH_AGAIN: Duration = Duration::from_secs(10);
@@ -133,20 +138,22 @@ impl ClusterNode {
     /// Begins to answer other nodes through `server`.
     pub fn new(config: &BrokerConfig, peers: Arc<Peers>, server: &PeerServer) -> Self {
         let voters: Vec<NodeId> = config.cluster.voters.iter().map(|voter| voter.id).collect();
-        let service = ClusterService::new(&peers, voters.clone());
+        let servers = config.cluster.bootstrap_servers.iter();
+        let servers: Vec<PeerAddress> = servers
+            .map(|(host, port)| PeerAddress {
+                host: host.clone(),
+                port: *port,
+            })
+            .collect();
+        let service = ClusterService::new(&peers, voters.clone(), servers.clone());
         server.set_service(Arc::new(Answering(Arc::clone(&service))));
         let controllers = Controllers::new(Arc::clone(&peers), Arc::clone(&service));
-        let servers = config.cluster.bootstrap_servers.iter();
-        let servers = servers.map(|(host, port)| PeerAddress {
-            host: host.clone(),
-            port: *port,
-        });
         Self {
             peers,
             service,
             controllers,
             voters,
-            servers: servers.collect(),
+            servers,
         }
     }
 
@@ -274,17 +281,24 @@ impl ClusterNode {
 
     fn belong_to(&self, data_dir: &mut DataDir, cluster_id: &str) -> Result<(), ClusterError> {
         data_dir.join_cluster(cluster_id)?;
-        self.peers.local().set_cluster_id(cluster_id);
+        self.peers.set_cluster_id(cluster_id);
         Ok(())
     }
 
-    /// Registers this broker and waits until its own metadata says so.
+    /// Registers this broker and waits until its own metadata says that it is there for clients. A broker
+    /// that has never been in the cluster asks to be let in before.
     pub async fn register(
         &self,
         metadata: &MetadataService,
         data_dir: &mut DataDir,
         registration: Registration,
     ) -> Result<(), ClusterError> {
+        if self.peers.local().cluster_id().is_none() {
+            let directory = directory_uuid(data_dir.directory_id());
+            let cluster_id = self.be_let_in(directory).await?;
+            self.belong_to(data_dir, &cluster_id)?;
+        }
+        let node = registration.broker_id;
         let request = PeerRequest::Register(registration);
         let registered = loop {
             match self.controllers.ask(&request, ATTEMPT).await {
@@ -297,7 +311,9 @@ impl ClusterNode {
             }
         };
         self.belong_to(data_dir, &registered.cluster_id)?;
-        wait_for_metadata(metadata, registered.metadata_offset).await
+        wait_for_metadata(metadata, registered.metadata_offset).await?;
+        wait_until_unfenced(metadata, node).await;
+        Ok(())
     }
 
     /// Registers this controller and waits until its own metadata says so.
@@ -317,7 +333,7 @@ impl ClusterNode {
                 Err(error) => tracing::info!(%error, "waiting to be registered as a controller"),
             }
         };
-        wait_for_metadata(metadata, known).await
+        Ok(wait_for_metadata(metadata, known).await?)
     }
 
     /// Keeps the addresses of other nodes as the metadata has them. A node whose voters no
@@ -386,7 +402,8 @@ impl ClusterNode {
         tasks
     }
 
-    /// Leaves in order: says so, hands all leaderships over, goes.
+    /// Leaves in order: says so, hands all leaderships over, goes. Where too few nodes are left for that, it
+    /// only goes.
     pub async fn leave(&self, context: &BrokerContext, limit: Duration) {
         let node = context.identity.node_id;
         let image = context.metadata.image();
@@ -399,30 +416,42 @@ impl ClusterNode {
                     now,
                 })
             };
-            self.tell(&stop(false), deadline).await;
+            self.tell(context, &stop(false), deadline).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            let image = context.metadata.image();
-            let kept = leading::hand_over_all(&context.partitions, &image, left).await;
+            let newest = || context.metadata.image();
+            let kept = leading::hand_over_all(&context.partitions, newest, left).await;
             if kept > 0 {
                 tracing::warn!(partitions = kept, "led to the end");
             }
-            self.tell(&stop(true), deadline).await;
+            self.tell(context, &stop(true), deadline).await;
         }
         self.hand_metadata_over(context, deadline).await;
     }
 
-    async fn tell(&self, request: &PeerRequest, deadline: Instant) {
+    async fn tell(&self, context: &BrokerContext, request: &PeerRequest, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        if let Err(error) = self.controllers.ask(request, left.min(STOP_ATTEMPT)).await {
-            tracing::warn!(%error, "the metadata leader does not know that this broker stops");
+        tokio::select! {
+            biased;
+            told = self.controllers.ask(request, left.min(STOP_ATTEMPT)) => if let Err(error) = told {
+                tracing::warn!(%error, "the metadata leader does not know that this broker stops");
+            },
+            () = until_nobody_can_lead(context) => {
+                tracing::info!("too few controllers are left to take note that this broker stops");
+            }
         }
     }
 
     async fn hand_metadata_over(&self, context: &BrokerContext, deadline: Instant) {
         let group = context.metadata.group();
         let voters = group.membership().voters;
-        for to in voters {
-            if to == context.identity.node_id || !context.metadata.is_leading() {
+        let image = context.metadata.image();
+        let silent = context.partitions.silent_nodes();
+        let goes_on = |node: &NodeId| {
+            let stops = image.broker(*node).is_some_and(|broker| broker.stopping);
+            !stops && !silent.contains(node) && *node != context.identity.node_id
+        };
+        for to in voters.into_iter().filter(goes_on) {
+            if !context.metadata.is_leading() {
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -440,16 +469,15 @@ impl ClusterNode {
     }
 }
 
-async fn wait_for_metadata(metadata: &MetadataService, known: Offset) -> Result<(), ClusterError> {
-    let image = metadata.wait_for(known);
-    tokio::pin!(image);
+/// Waits until so few of those who vote on the metadata answer that none of them can lead it.
+async fn until_nobody_can_lead(context: &BrokerContext) {
     loop {
-        match tokio::time::timeout(ATTEMPT, &mut image).await {
-            Ok(image) => {
-                image?;
-                return Ok(());
-            }
-            Err(_) => tracing::info!("waiting for the metadata of the cluster"),
+        let voters = context.metadata.group().membership().voters;
+        let silent = context.partitions.silent_nodes();
+        let answering = voters.iter().filter(|node| !silent.contains(node)).count();
+        if !voters.is_empty() && answering <= voters.len() / 2 {
+            return;
         }
+        tokio::time::sleep(QUORUM_LOOK).await;
     }
 }

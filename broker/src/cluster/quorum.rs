@@ -41,8 +41,11 @@ pub enum Found {
     NobodyElse,
 }
 
-enum Told {
+/// What a server has come to.
+pub(super) enum Told {
+    /// The voters are in the book of addresses.
     Voters,
+    /// It is this node itself.
     OwnNode,
 }
 
@@ -73,7 +76,8 @@ pub async fn find(peers: &Peers, servers: &[PeerAddress]) -> Found {
     }
 }
 
-async fn ask(peers: &Peers, server: &PeerAddress) -> Result<Told, String> {
+/// Asks one server who votes.
+pub(super) async fn ask(peers: &Peers, server: &PeerAddress) -> Result<Told, String> {
     let node = peers.identify(server).await?;
     let local = peers.local();
     if node.incarnation == local.incarnation() {

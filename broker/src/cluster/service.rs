@@ -6,11 +6,10 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::{NodeId, TopicId};
 
+use super::hearsay::Hearsay;
 use super::unclean::own_testimony;
 use crate::context::BrokerContext;
 use crate::dispatch;
@@ -18,18 +17,14 @@ use crate::leading::{self, HandOverError};
 use crate::metadata::checkpoint::CheckpointId;
 use crate::metadata::controller::leader_reports::{apply_reports, same_nodes};
 use crate::metadata::controller::register_broker::{
-    Registration, check_newcomer, register_broker, stop_broker,
+    Registrant, Registration, check_newcomer, register_broker, stop_broker,
 };
 use crate::metadata::controller::unclean_elections::Testimony;
-use crate::metadata::controller::voters::{
-    ControllerRegistration, check_directory, register_controller,
-};
+use crate::metadata::controller::voters::{ControllerRegistration, register_controller};
 use crate::metadata::refusal::Refusal;
 use crate::metadata::service::{Done, MetadataError, MetadataService};
 use crate::peer::message::{Forward, Forwarded, Join, LeaderReports, Registered, Stop};
-use crate::peer::{
-    AddressBook, LocalNode, PeerIdentity, PeerReply, PeerRequest, PeerService, Peers,
-};
+use crate::peer::{AddressBook, Caller, LocalNode, PeerAddress, PeerReply, PeerRequest, Peers};
 use odradek_raft::GroupKey;
 
 /// How long one change of the metadata group's members may take.
@@ -37,8 +32,10 @@ const MEMBERSHIP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3
 
 /// See the module.
 pub struct ClusterService {
-    local: Arc<LocalNode>,
-    addresses: Arc<AddressBook>,
+    pub(super) local: Arc<LocalNode>,
+    pub(super) addresses: Arc<AddressBook>,
+    /// Who votes on the metadata, by what other nodes say.
+    pub(super) hearsay: Arc<Hearsay>,
     /// What this node's configuration names; none where it names none.
     voters: Vec<NodeId>,
     metadata: OnceLock<Arc<MetadataService>>,
@@ -53,10 +50,12 @@ impl fmt::Debug for ClusterService {
 
 impl ClusterService {
     /// A service that has no parts yet.
-    pub fn new(peers: &Peers, voters: Vec<NodeId>) -> Arc<Self> {
+    /// `voters` and `servers` are what the configuration names.
+    pub fn new(peers: &Arc<Peers>, voters: Vec<NodeId>, servers: Vec<PeerAddress>) -> Arc<Self> {
         Arc::new(Self {
             local: Arc::clone(peers.local()),
             addresses: Arc::clone(peers.addresses()),
+            hearsay: Hearsay::new(Arc::clone(peers), servers),
             voters,
             metadata: OnceLock::new(),
             broker: OnceLock::new(),
@@ -81,16 +80,24 @@ impl ClusterService {
     }
 
     /// Answers a node, or this node itself.
-    pub async fn answer(&self, from: NodeId, request: PeerRequest) -> PeerReply {
+    pub async fn answer(&self, caller: &Caller, request: PeerRequest) -> PeerReply {
+        let from = caller.node;
+        if !comes_before_being_known(&request) && from != self.local.node_id() && !self.knows(from)
+        {
+            // It may have been registered a moment ago, and is asked to come again.
+            return PeerReply::Busy;
+        }
         match request {
             PeerRequest::Forward(forward) => self.forward(forward).await,
+            PeerRequest::Report(reports) if reports.node != from => not_own(from, reports.node),
             PeerRequest::Report(reports) => self.report(reports).await,
             PeerRequest::TransferLeader { group, to } => self.transfer(group, to).await,
-            PeerRequest::Register(registration) => self.register(from, registration).await,
+            PeerRequest::Register(registration) => self.register(caller, registration).await,
             PeerRequest::Join(join) => self.join(from, join).await,
+            PeerRequest::Stop(stop) if stop.node != from => not_own(from, stop.node),
             PeerRequest::Stop(stop) => self.stop(stop).await,
             PeerRequest::RegisterController(registration) => {
-                self.register_controller(from, registration).await
+                self.register_controller(caller, registration).await
             }
             PeerRequest::Quorum => match self.metadata.get() {
                 Some(_) => PeerReply::Quorum(self.addresses.voters()),
@@ -190,21 +197,31 @@ impl ClusterService {
         }
     }
 
-    async fn register(&self, from: NodeId, registration: Registration) -> PeerReply {
+    async fn register(&self, caller: &Caller, registration: Registration) -> PeerReply {
         let Some(metadata) = self.metadata.get() else {
             return PeerReply::Busy;
         };
-        if registration.broker_id != from {
+        let (from, node) = (caller.node, registration.broker_id);
+        if node != from {
+            return not_own(from, node);
+        }
+        let directory = directory_uuid(&caller.directory_id);
+        if !registration.log_dirs.is_empty() && !registration.log_dirs.contains(&directory) {
             return PeerReply::Refused {
-                reason: format!("node {from} is not broker {}", registration.broker_id),
+                reason: format!(
+                    "node {from} comes with a data directory that it does not register"
+                ),
             };
         }
-        let node = registration.broker_id;
+        let registrant = Registrant {
+            peer_protocol: caller.peer_protocol,
+            is_here: from == self.local.node_id(),
+        };
         let registered = metadata.run(move |image| {
             if image.cluster().is_none() {
                 return (Vec::new(), Ok(false));
             }
-            match register_broker(image, &registration, 0) {
+            match register_broker(image, &registration, registrant, 0) {
                 Ok(records) => (records, Ok(true)),
                 Err(refusal) => (Vec::new(), Err(refusal)),
             }
@@ -236,29 +253,27 @@ impl ClusterService {
 
     async fn register_controller(
         &self,
-        from: NodeId,
+        caller: &Caller,
         registration: ControllerRegistration,
     ) -> PeerReply {
         let Some(metadata) = self.metadata.get() else {
             return PeerReply::Busy;
         };
-        let node = registration.controller_id;
+        let (from, node) = (caller.node, registration.controller_id);
         if node != from {
-            return PeerReply::Refused {
-                reason: format!("node {from} is not controller {node}"),
-            };
+            return not_own(from, node);
         }
+        let peer_protocol = caller.peer_protocol;
         if metadata.is_leading() && metadata.image().cluster().is_none() {
             // The leader is about to give the cluster its name.
             return PeerReply::Busy;
         }
-        let registered =
-            metadata.run(
-                move |image| match register_controller(image, &registration) {
-                    Ok(records) => (records, Ok(())),
-                    Err(refusal) => (Vec::new(), Err(refusal)),
-                },
-            );
+        let registered = metadata.run(move |image| {
+            match register_controller(image, &registration, peer_protocol) {
+                Ok(records) => (records, Ok(())),
+                Err(refusal) => (Vec::new(), Err(refusal)),
+            }
+        });
         let registered = registered.await;
         if let Ok(Done {
             value: Err(refusal),
@@ -357,6 +372,29 @@ impl ClusterService {
     }
 }
 
+/// Whether a node may ask this that is not known to the cluster: what makes it known.
+fn comes_before_being_known(request: &PeerRequest) -> bool {
+    match request {
+        PeerRequest::Join(_)
+        | PeerRequest::Quorum
+        | PeerRequest::Register(_)
+        | PeerRequest::RegisterController(_) => true,
+        PeerRequest::Forward(_)
+        | PeerRequest::Report(_)
+        | PeerRequest::TransferLeader { .. }
+        | PeerRequest::Stop(_)
+        | PeerRequest::Broker(_)
+        | PeerRequest::Standing(_)
+        | PeerRequest::Checkpoint { .. } => false,
+    }
+}
+
+fn not_own(from: NodeId, named: NodeId) -> PeerReply {
+    PeerReply::Refused {
+        reason: format!("node {from} speaks in the name of node {named}"),
+    }
+}
+
 fn numbers(nodes: &[NodeId]) -> Vec<i32> {
     nodes.iter().map(|node| node.get()).collect()
 }
@@ -412,39 +450,4 @@ fn not_controller(metadata: &MetadataService) -> PeerReply {
 /// The id of a data directory as the metadata has it.
 pub(crate) fn directory_uuid(id: &str) -> Uuid {
     TopicId::parse(id).map_or(Uuid::ZERO, Uuid::from)
-}
-
-/// [`ClusterService`] on the answering side of the connections between nodes.
-#[derive(Debug)]
-pub struct Answering(pub Arc<ClusterService>);
-
-impl PeerService for Answering {
-    fn serve(&self, from: NodeId, request: PeerRequest) -> BoxFuture<'static, PeerReply> {
-        let service = Arc::clone(&self.0);
-        async move { service.answer(from, request).await }.boxed()
-    }
-
-    fn admit(&self, node: &PeerIdentity) -> Result<(), String> {
-        let Some(metadata) = self.0.metadata() else {
-            return Ok(());
-        };
-        // One that has never been in the cluster is told by the answer to its first question.
-        if node.cluster_id.is_none() {
-            return Ok(());
-        }
-        let image = metadata.image();
-        let directory = directory_uuid(&node.directory_id);
-        check_directory(&image, node.node_id, directory).map_err(|error| error.to_string())?;
-        let known = image.broker(node.node_id);
-        let Some(known) = known.filter(|known| !known.log_dirs.is_empty()) else {
-            return Ok(());
-        };
-        if known.log_dirs.contains(&directory) {
-            return Ok(());
-        }
-        Err(format!(
-            "node {} is registered with another data directory",
-            node.node_id
-        ))
-    }
 }

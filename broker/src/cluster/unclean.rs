@@ -16,12 +16,12 @@ use tokio::time::Instant;
 use crate::config::BrokerConfig;
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::controller::unclean_elections::{
-    Testimony, UncleanElection, elect_unclean, looks_stuck, witnesses,
+    NotElected, Testimony, UncleanElection, check_versions, elect_unclean, looks_stuck, witnesses,
 };
 use crate::metadata::image::{ConfigResource, MetadataImage, Topic};
 use crate::metadata::service::MetadataService;
 use crate::partitions::{LookupError, PartitionManager};
-use crate::peer::{PeerReply, PeerRequest, Peers};
+use crate::peer::{PROTOCOL_MAX, PROTOCOL_WITH_INCARNATIONS, PeerReply, PeerRequest, Peers};
 use crate::topic_config::TopicConfig;
 
 /// How long a replica may take to say what it has.
@@ -47,24 +47,33 @@ pub struct Electing<'a> {
 
 impl Electing<'_> {
     /// Has a partition that has lost most of its voters go on with the replica that has the longest
-    /// log. Returns Kafka's code for how it went.
-    pub async fn elect(&self, topic_id: TopicId, partition: PartitionIndex) -> ErrorCode {
+    /// log.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub async fn elect(
+        &self,
+        topic_id: TopicId,
+        partition: PartitionIndex,
+    ) -> Result<(), NotElected> {
         for _ in 0..ATTEMPTS {
             let image = self.metadata.image();
-            let asked = match witnesses(&image, topic_id, partition) {
-                Ok(asked) => asked,
-                Err(code) => return code,
-            };
+            let asked = witnesses(&image, topic_id, partition)?;
             let group = GroupKey::new(topic_id, partition);
             let heard: BTreeMap<NodeId, Testimony> = futures_util::stream::iter(asked)
                 .map(|node| async move { (node, self.hear(node, group).await) })
                 .buffer_unordered(ASKED_AT_ONCE)
                 .collect()
                 .await;
-            let election = match elect_unclean(&image, topic_id, partition, &heard) {
-                Ok(election) => election,
-                Err(code) => return code,
-            };
+            let election = elect_unclean(&image, topic_id, partition, &heard)?;
+            // Looked at last: who is asked has been connected to, and says what it speaks.
+            let own = self.peers.local().node_id();
+            check_versions(&image, PROTOCOL_WITH_INCARNATIONS, |node| {
+                match node == own {
+                    true => Some(PROTOCOL_MAX),
+                    false => self.peers.protocol_with(node),
+                }
+            })?;
             let decided = election.clone();
             let written = self.metadata.run(move |image| {
                 let records = decided.records(image);
@@ -74,14 +83,14 @@ impl Electing<'_> {
             match written.await {
                 Ok(done) if done.value => {
                     say(&image, &election);
-                    return ErrorCode::None;
+                    return Ok(());
                 }
                 Ok(_) => {}
-                Err(error) => return error.code(),
+                Err(error) => return Err(error.code().into()),
             }
         }
         // It keeps changing, so somebody looks after it.
-        ErrorCode::ElectionNotNeeded
+        Err(ErrorCode::ElectionNotNeeded.into())
     }
 
     async fn hear(&self, node: NodeId, group: GroupKey) -> Testimony {
@@ -183,8 +192,14 @@ pub(super) async fn elect_all(electing: Electing<'_>, due: Vec<(TopicId, Partiti
         .for_each_concurrent(AT_ONCE, |(topic_id, partition)| {
             let electing = &electing;
             async move {
-                let code = electing.elect(topic_id, partition).await;
-                tracing::debug!(%topic_id, %partition, ?code, "a partition has been stuck");
+                match electing.elect(topic_id, partition).await {
+                    Ok(()) | Err(NotElected::Code(_)) => {
+                        tracing::debug!(%topic_id, %partition, "a partition has been stuck");
+                    }
+                    Err(outdated @ NotElected::Outdated { .. }) => {
+                        tracing::warn!(%topic_id, %partition, %outdated, "no unclean election");
+                    }
+                }
             }
         })
         .await;

@@ -12,12 +12,14 @@ use super::key::InvalidValue;
 use super::listeners::{self, Endpoint};
 use super::metadata_keys::checkpoint_rules;
 use super::replication_keys::RACK_AWARE_SELECTOR;
+use super::telemetry_keys::telemetry_limits;
 use super::transaction_keys::TransactionsConfig;
 use super::values::Layers;
 use crate::groups::consumer::assignors::Assignor;
 use crate::groups::consumer::{BoundedMs, GroupSettings, MigrationPolicy};
 use crate::metadata::checkpoint::keeper::CheckpointRules;
 use crate::peer::PeerLimits;
+use crate::telemetry::TelemetryLimits;
 use crate::topic_config::TopicDefaults;
 
 /// The broker's settings. A new one is made whenever a dynamic setting changes.
@@ -99,6 +101,8 @@ pub struct BrokerConfig {
     pub replication: ReplicationConfig,
     /// Bounds of what goes on between nodes.
     pub peers: PeerLimits,
+    /// Bounds of clients' metrics.
+    pub telemetry: TelemetryLimits,
     /// `odradek.http.listener`: host and port, or `None`.
     pub http_listener: Option<(String, u16)>,
     /// Whether `odradek.log.format` is `json`.
@@ -239,6 +243,7 @@ impl BrokerConfig {
             checkpoints: checkpoint_rules(layers)?,
             replication: ReplicationConfig::from_layers(layers)?,
             peers: PeerLimits::from_layers(layers)?,
+            telemetry: telemetry_limits(layers)?,
             http_listener: http_listener(layers)?,
             log_as_json: layers.text("odradek.log.format")? == "json",
         };

@@ -13,6 +13,7 @@ use super::listeners;
 use super::metadata_keys::METADATA;
 use super::peer_keys::PEERS;
 use super::replication_keys::REPLICATION;
+use super::telemetry_keys::TELEMETRY;
 use super::transaction_keys::TRANSACTIONS;
 
 /// Values of `compression.type`.
@@ -44,6 +45,7 @@ pub static SECTIONS: &[(&str, &[KeySpec])] = &[
     ("Consumer groups and offsets", GROUPS),
     ("Transactions", TRANSACTIONS),
     ("Observability", OBSERVABILITY),
+    ("Metrics of clients", TELEMETRY),
 ];
 
 /// Every key, in the order of [`SECTIONS`].
@@ -514,10 +516,12 @@ static LOGS: &[KeySpec] = &[
     KeySpec::new("log.cleaner.threads", Int)
         .default("1")
         .allowed(Between(1, 64))
+        .update(ClusterWide)
         .doc("Logs that are compacted at the same time."),
     KeySpec::new("log.cleaner.dedupe.buffer.size", Long)
         .default("134217728")
         .allowed(Between(1_048_576, 1 << 40))
+        .update(ClusterWide)
         .doc(
             "Memory for the keys of all logs that are compacted at the same time, in bytes, at 24 \
              bytes a key. A log with more keys is compacted piece by piece.",
@@ -525,10 +529,12 @@ static LOGS: &[KeySpec] = &[
     KeySpec::new("log.cleaner.io.max.bytes.per.second", Double)
         .default("1.7976931348623157E308")
         .allowed(super::key::Allowed::BetweenDouble(0.0, f64::MAX))
+        .update(ClusterWide)
         .doc("Most bytes that compaction reads and writes in a second, all logs together."),
     KeySpec::new("log.cleaner.backoff.ms", Long)
         .default("15000")
         .at_least(1)
+        .update(ClusterWide)
         .doc("Pause between two looks for logs to compact."),
 ];
 

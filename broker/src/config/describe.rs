@@ -122,6 +122,22 @@ pub(super) fn group_entry(
     entry(key, value.map(str::to_owned), synonyms, false)
 }
 
+/// A setting of a client metrics subscription whose own settings are `own`. What it does not set itself has no
+/// synonym, as in Kafka.
+pub(super) fn subscription_entry(key: &KeySpec, own: &Settings) -> ConfigEntry {
+    let set = own.get(key.name);
+    let synonyms = set
+        .map(|value| ConfigSynonym {
+            name: key.name,
+            value: shown(key, value),
+            source: ConfigSource::DynamicClientMetrics,
+        })
+        .into_iter()
+        .collect();
+    let value = set.map(String::as_str).or(key.default);
+    entry(key, value.map(str::to_owned), synonyms, false)
+}
+
 fn entry(
     key: &KeySpec,
     value: Option<String>,

@@ -308,7 +308,6 @@ pub static FOREIGN: &[(&str, ConfigKind)] = &[
     ("ssl.truststore.location", Text),
     ("ssl.truststore.password", Password),
     ("ssl.truststore.type", Text),
-    ("telemetry.max.bytes", Int),
     ("transaction.two.phase.commit.enable", Boolean),
     ("unclean.leader.election.interval.ms", Long),
     ("unstable.api.versions.enable", Boolean),

@@ -77,7 +77,9 @@ pub fn check(layers: &Layers, settings: &Settings) -> Result<Settings, String> {
         let bound = |at: usize| number(layers.get(key.bounds.get(at)?));
         let (min, max) = (bound(0).unwrap_or(i64::MIN), bound(1).unwrap_or(i64::MAX));
         if !number(Some(&value)).is_some_and(|value| (min..=max).contains(&value)) {
-            return Err(format!("{name} must be between {min} and {max}."));
+            return Err(format!(
+                "{name} must be in the range {min} to {max} inclusive."
+            ));
         }
         checked.insert(name.clone(), value);
     }
@@ -124,8 +126,14 @@ mod tests {
         assert_eq!(check(&layers, &good), Ok(good.clone()));
         for (pairs, says) in [
             (&[("no.such.key", "1")][..], "Unknown group config name"),
-            (&[(SESSION_TIMEOUT, "44999")], "between 45000 and 60000"),
-            (&[(HEARTBEAT_INTERVAL, "15001")], "between 5000 and 15000"),
+            (
+                &[(SESSION_TIMEOUT, "44999")],
+                "in the range 45000 to 60000 inclusive",
+            ),
+            (
+                &[(HEARTBEAT_INTERVAL, "15001")],
+                "in the range 5000 to 15000 inclusive",
+            ),
             (&[(HEARTBEAT_INTERVAL, "often")], "often"),
         ] {
             let error = check(&layers, &settings(pairs)).expect_err(says);

@@ -6,6 +6,7 @@
 
 pub mod broker_config;
 pub mod broker_keys;
+pub mod client_metrics_keys;
 pub mod cluster;
 pub mod describe;
 pub mod docs;
@@ -20,6 +21,7 @@ pub mod properties;
 mod replication_keys;
 pub(crate) mod spelling;
 pub mod store;
+mod telemetry_keys;
 mod transaction_keys;
 pub mod values;
 

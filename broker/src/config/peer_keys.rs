@@ -1,5 +1,7 @@
 //! Keys of what goes on between nodes: how much may be under way, how long things may take.
 
+use std::time::Duration;
+
 use odradek_raft::TransferLimits;
 
 use super::broker_config::{millis, refused};
@@ -12,9 +14,13 @@ use crate::peer::PeerLimits;
 
 const BACKOFF: &str = "odradek.peer.reconnect.backoff.ms";
 const BACKOFF_MAX: &str = "odradek.peer.reconnect.backoff.max.ms";
+const INCOMING: &str = "odradek.peer.incoming.bytes";
 
 /// What a frame between nodes may be longer than the largest request of a client.
 const FRAME_ROOM_BYTES: usize = 2 << 20;
+
+/// How long a node may stall inside a large frame while others wait for memory, as for clients.
+const STALL_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) static PEERS: &[KeySpec] = &[
     KeySpec::new("odradek.peer.stream.bytes", Int)
@@ -31,6 +37,15 @@ pub(super) static PEERS: &[KeySpec] = &[
             "The same of all partitions that one node replicates to another: what the follower may \
              have to hold for that leader. A partition takes no more than what is still free, so \
              that some slow ones do not stop the rest. The lower setting of the two nodes counts.",
+        ),
+    KeySpec::new(INCOMING, Int)
+        .default("67108864")
+        .at_least(1 << 20)
+        .doc(
+            "Bytes of large frames (64 KB and more) of other nodes that may be in memory before they have \
+             arrived whole, and as many of answers to this node. A frame that is larger than that goes \
+             alone. Who stalls inside a frame while others wait is cut off. Nodes that the cluster does \
+             not know send no large frames.",
         ),
     KeySpec::new("odradek.peer.queue.bytes", Int)
         .default("1048576")
@@ -119,6 +134,8 @@ impl PeerLimits {
         let limits = Self {
             stream_bytes: layers.required("odradek.peer.stream.bytes")?,
             memory_bytes: layers.required("odradek.peer.memory.bytes")?,
+            incoming_bytes: layers.required(INCOMING)?,
+            stall_limit: STALL_LIMIT,
             queue_bytes: layers.required("odradek.peer.queue.bytes")?,
             max_streams: layers.required("odradek.peer.streams")?,
             max_calls: layers.required("odradek.peer.requests")?,

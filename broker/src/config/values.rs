@@ -21,6 +21,8 @@ pub enum ConfigSource {
     StaticBroker,
     /// Set nowhere.
     Default,
+    /// Set for this client metrics subscription.
+    DynamicClientMetrics,
     /// Set for this group.
     DynamicGroup,
 }
@@ -34,6 +36,7 @@ impl ConfigSource {
             Self::DynamicDefaultBroker => 3,
             Self::StaticBroker => 4,
             Self::Default => 5,
+            Self::DynamicClientMetrics => 7,
             Self::DynamicGroup => 8,
         }
     }

@@ -59,6 +59,10 @@ pub trait CoordinatorLog: Debug + Send + Sync + 'static {
     /// Offset after the last record, committed or not.
     fn log_end(&self) -> Offset;
 
+    /// Batches that were taken and whose fate is open, whether or not they are in the log yet and whoever has
+    /// stopped waiting for them.
+    fn in_flight(&self) -> usize;
+
     /// Whole committed batches from `from` on, about `max_bytes` of them but at least one if there
     /// is one; the first may begin before `from`. Empty if `from` is the high watermark.
     fn read(&self, from: Offset, max_bytes: usize) -> CommittedBatches<'_>;

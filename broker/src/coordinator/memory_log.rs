@@ -20,6 +20,11 @@ struct Inner {
     /// Reads do not return.
     unreadable: bool,
     refuses: Option<LogFailure>,
+    /// Others may lead by now.
+    lease_is_over: bool,
+    /// What is appended is taken, and stays outside of the log.
+    stalled: bool,
+    queue: VecDeque<Bytes>,
     waiting: VecDeque<(i64, oneshot::Sender<Result<(), LogFailure>>)>,
     appends: usize,
 }
@@ -92,6 +97,23 @@ impl MemoryLog {
         }
     }
 
+    /// Takes what is appended from now on without writing it; whoever waits for it gives up.
+    pub fn stall(&self) {
+        self.inner.lock().stalled = true;
+    }
+
+    /// Writes what was taken meanwhile.
+    pub fn go_on(&self) {
+        let taken = {
+            let mut inner = self.inner.lock();
+            inner.stalled = false;
+            std::mem::take(&mut inner.queue)
+        };
+        for batch in taken {
+            drop(self.append(batch));
+        }
+    }
+
     /// Fails every append and read from now on; `None` ends that.
     pub fn refuse(&self, failure: Option<LogFailure>) {
         self.inner.lock().refuses = failure;
@@ -100,6 +122,11 @@ impl MemoryLog {
     /// Makes reads wait for ever.
     pub fn make_unreadable(&self, unreadable: bool) {
         self.inner.lock().unreadable = unreadable;
+    }
+
+    /// Others may lead from now on.
+    pub fn end_lease(&self) {
+        self.inner.lock().lease_is_over = true;
     }
 
     /// Number of batches appended since the log was made.
@@ -113,6 +140,10 @@ impl CoordinatorLog for MemoryLog {
         let mut inner = self.inner.lock();
         if let Some(failure) = inner.refuses {
             return Box::pin(std::future::ready(Err(failure)));
+        }
+        if inner.stalled {
+            inner.queue.push_back(batch);
+            return Box::pin(std::future::ready(Err(LogFailure::Unavailable)));
         }
         let base = Offset::new(inner.end);
         let mut stamped = BytesMut::from(&batch[..]);
@@ -148,6 +179,11 @@ impl CoordinatorLog for MemoryLog {
         Offset::new(self.inner.lock().end)
     }
 
+    fn in_flight(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.queue.len() + inner.waiting.len()
+    }
+
     fn read(&self, from: Offset, max_bytes: usize) -> CommittedBatches<'_> {
         Box::pin(async move {
             while self.inner.lock().unreadable {
@@ -172,7 +208,7 @@ impl CoordinatorLog for MemoryLog {
     }
 
     fn holds_lease(&self) -> bool {
-        true
+        !self.inner.lock().lease_is_over
     }
 
     fn max_batch_bytes(&self) -> usize {

@@ -15,7 +15,8 @@
 //!
 //! If an append fails its outcome is unknown: it may still commit. So the speculative state is not
 //! repaired but thrown away, every waiting request fails with a retriable error, and the shard
-//! loads anew from the log, once everything that is in the log has committed. A shard whose partition is led elsewhere or whose disk is gone ends.
+//! loads anew from the log, once everything that it has appended has committed, also what is not in the
+//! log yet. A shard whose partition is led elsewhere or whose disk is gone ends.
 //!
 //! Nothing here knows what a group is: other coordinators bring their own state machine.
 

@@ -80,6 +80,10 @@ impl CoordinatorLog for PartitionLog {
         self.partition.offsets().log_end.offset()
     }
 
+    fn in_flight(&self) -> usize {
+        self.partition.group().in_flight()
+    }
+
     fn read(&self, from: Offset, max_bytes: usize) -> CommittedBatches<'_> {
         let reader = self.partition.reader();
         let upper = self.high_watermark();

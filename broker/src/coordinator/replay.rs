@@ -16,8 +16,9 @@ use super::{StateMachine, metrics, shard::ShardOptions};
 /// How long to wait for commits that are still on their way.
 const COMMIT_POLL: Duration = Duration::from_millis(10);
 
-/// Replays into `state` everything that is in the log now, once it has committed. What an earlier
-/// life of the shard has appended in this term will commit, or the term ends.
+/// Replays into `state` everything that is in the log, once it has committed. What an earlier life of the
+/// shard has appended in this term will commit, or the term ends; it may not even be in the log yet, and
+/// what is would be replayed without it.
 ///
 /// # Errors
 /// The log cannot be read, or `is_abandoned` says that nobody needs the state any more.
@@ -29,6 +30,12 @@ pub(super) async fn replay<S: StateMachine>(
     is_abandoned: impl Fn() -> bool,
 ) -> Result<(), LogFailure> {
     let began = Instant::now();
+    while log.in_flight() > 0 {
+        tokio::time::sleep(COMMIT_POLL).await;
+        if is_abandoned() {
+            return Err(LogFailure::NotLeader);
+        }
+    }
     let target = log.log_end();
     let mut next = log.log_start();
     let mut records = 0_u64;

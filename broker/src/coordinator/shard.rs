@@ -1,6 +1,6 @@
 //! One shard: a task that owns a state machine, its log, its timers, and the replies it owes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -115,6 +115,11 @@ impl<S: StateMachine> Shard<S> {
         self.phase.load(Ordering::Acquire) == LOADING
     }
 
+    /// Whether nobody else can coordinate yet.
+    pub fn holds_lease(&self) -> bool {
+        self.log.holds_lease()
+    }
+
     /// Ends the shard, because another broker coordinates from now on. Requests that wait fail at once:
     /// what they wait for, like the other members of a rebalance, comes to pass elsewhere.
     pub fn resign(&self) {
@@ -217,7 +222,7 @@ impl<S: StateMachine> Task<S> {
             log: Arc::clone(&self.log),
             clock: Arc::clone(&self.clock),
             timers: Timers::new(),
-            waiting: HashMap::new(),
+            waiting: BTreeMap::new(),
             in_flight: VecDeque::new(),
         };
         serving.step(|state, now, effects| state.loaded(now, effects));
@@ -286,7 +291,8 @@ struct Serving<S: StateMachine> {
     log: Arc<dyn CoordinatorLog>,
     clock: Arc<dyn Clock>,
     timers: Timers<S::Timer>,
-    waiting: HashMap<RequestToken, oneshot::Sender<Answer<S>>>,
+    /// In the order of their requests, in which they hear that there will be no reply.
+    waiting: BTreeMap<RequestToken, oneshot::Sender<Answer<S>>>,
     /// In the order of their offsets.
     in_flight: VecDeque<InFlight<S::Reply>>,
 }

@@ -169,6 +169,23 @@ async fn a_write_of_unknown_fate_is_waited_for_before_anything_is_answered() {
     assert_eq!(offset_of(shard.call(fetch(0)).await), Some(5));
 }
 
+/// The disk stood still, a commit was given up before it was in the log, and the shard loaded anew
+/// without it. When it was written after all, the log said what the state did not: the next coordinator
+/// had members taken out that this one had seen come back.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_taken_and_not_in_the_log_yet_is_waited_for_too() {
+    let log = Arc::new(MemoryLog::new());
+    let shard = active(&log).await;
+    log.stall();
+    let given_up = shard.call(commit(0, 5)).await;
+    assert_eq!(given_up, Err(ShardError::Unavailable));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(shard.call(fetch(0)).await, Err(ShardError::Loading));
+    log.go_on();
+    until_active(&shard).await;
+    assert_eq!(offset_of(shard.call(fetch(0)).await), Some(5));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shard_whose_partition_is_led_elsewhere_ends() {
     let log = Arc::new(MemoryLog::new());

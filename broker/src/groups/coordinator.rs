@@ -134,14 +134,23 @@ impl GroupCoordinator {
         &mut self.ends
     }
 
+    /// The groups in the order of their ids: what is done to all of them is done in the same order
+    /// whenever the same happens.
+    fn groups_in_order(&mut self) -> impl Iterator<Item = &mut Group> {
+        let mut groups: Vec<_> = self.groups.iter_mut().collect();
+        groups.sort_unstable_by_key(|(one, _)| *one);
+        groups.into_iter().map(|(_, group)| group)
+    }
+
     /// The log has been read to its end.
     fn start(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
+        let config = self.config.clone();
         let mut cx = Context {
-            config: &self.config,
+            config: &config,
             now,
             effects,
         };
-        for group in self.groups.values_mut().filter_map(Group::as_classic_mut) {
+        for group in self.groups_in_order().filter_map(Group::as_classic_mut) {
             group.loaded(&mut cx);
         }
         self.start_consumer_groups(now, effects);
@@ -580,7 +589,9 @@ impl GroupCoordinator {
     fn expire_offsets(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
         let mut records = Vec::new();
         let mut done = Vec::new();
-        for (id, group) in &self.groups {
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_unstable_by_key(|(id, _)| *id);
+        for (id, group) in groups {
             let retention_ms = self.config.offsets_retention_ms;
             let (expired, none_left) = self.offsets.expire(id, group, now, retention_ms);
             records.extend(expired);

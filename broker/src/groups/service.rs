@@ -142,11 +142,22 @@ impl Service {
             .ask(&group, asked, variant!(GroupReply::Heartbeat))
             .await
         {
-            // It will know better once it has loaded; until then the member is given the benefit.
-            Err(GroupError::Loading) => Ok(()),
+            // It will know better once it has loaded; until then the member is given the benefit. Not where
+            // another may have loaded by now, which counts the member's time and may have given away what it has.
+            Err(GroupError::Loading) => match self.may_coordinate(&group) {
+                true => Ok(()),
+                false => Err(GroupError::NotCoordinator),
+            },
             Ok(result) => result,
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the group's coordinator is here, and nobody else's yet.
+    fn may_coordinate(&self, group: &GroupId) -> bool {
+        let partition = self.host.partition_of(group.as_str());
+        let shard = partition.and_then(|partition| self.host.shard(partition).ok());
+        shard.is_some_and(|shard| shard.holds_lease())
     }
 
     /// LeaveGroup: one result a member.
@@ -345,4 +356,40 @@ impl Service {
 fn count_committed(results: &PartitionResults) {
     let landed = results.iter().flatten().filter(|result| result.is_ok());
     metrics::committed(landed.count());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use odradek_protocol::ids::TimestampMs;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::coordinator::memory_log::MemoryLog;
+    use crate::groups::names::{GenerationId, MemberId};
+
+    /// A coordinator whose writes failed because others lead, and that has not been told so, loads for as
+    /// long as that takes. Members that asked it were told all the while that they were in their group,
+    /// and kept partitions that the new coordinator had long given to others.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_loads_tells_members_nothing_once_another_may_coordinate() {
+        let log = Arc::new(MemoryLog::new());
+        log.make_unreadable(true);
+        let clock = ManualClock::starting_at(TimestampMs::new(1_000));
+        let service = Service::new(CoordinatorConfig::default(), Arc::new(clock));
+        service.host.set_partition_count(Some(1));
+        service.lead(PartitionIndex::new(0), Arc::clone(&log) as _);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let beat = || HeartbeatRequest {
+            group: GroupId::new("g"),
+            member: MemberId::new("m"),
+            instance: None,
+            generation: GenerationId::new(3),
+        };
+        assert_eq!(service.heartbeat(beat()).await, Ok(()));
+        log.end_lease();
+        let refused = service.heartbeat(beat()).await;
+        assert_eq!(refused, Err(GroupError::NotCoordinator));
+    }
 }

@@ -2,6 +2,11 @@
 //!
 //! Up to version 3 it comes from clients, for one transaction. Later versions are for brokers: many
 //! transactions, of which it may also be asked whether partitions are part of them.
+//!
+//! A partition that is named twice is answered twice, but once where its answer is its own rather than that
+//! of the whole transaction: so does Kafka, which collects such answers by partition.
+
+use std::collections::{HashMap, HashSet};
 
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{PartitionIndex, ProducerEpoch, ProducerId};
@@ -12,7 +17,7 @@ use odradek_protocol::messages::add_partitions_to_txn_request::{
 use odradek_protocol::messages::add_partitions_to_txn_response::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
 };
-use odradek_protocol::messages::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse};
+use odradek_protocol::messages::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, StrBytes};
 
 use super::Reply;
 use crate::context::{BrokerContext, RequestContext};
@@ -70,12 +75,13 @@ async fn add(
         .any(|topic| has_unknown(&image, topic))
     {
         // One that does not exist fails the others too.
-        return results(transaction, |topic, index| {
+        let answered = results(transaction, |topic, index| {
             match is_unknown(&image, topic, index) {
                 true => ErrorCode::UnknownTopicOrPartition,
                 false => ErrorCode::OperationNotAttempted,
             }
         });
+        return once(answered);
     }
     let producer = ProducerIdentity {
         id: ProducerId::new(transaction.producer_id),
@@ -111,11 +117,15 @@ async fn add(
         Err(code) => results(transaction, |_, _| code),
         Ok(answers) => {
             let mut answers = answers.into_iter().flatten();
-            results(transaction, |_, _| match answers.next() {
+            let answered = results(transaction, |_, _| match answers.next() {
                 Some(Ok(())) => ErrorCode::None,
                 Some(Err(code)) => code,
                 None => ErrorCode::UnknownServerError,
-            })
+            });
+            match transaction.verify_only {
+                true => once(answered),
+                false => answered,
+            }
         }
     }
 }
@@ -161,4 +171,63 @@ fn results(
         }));
     }
     results
+}
+
+/// Each topic and each partition of it once, in the place in which it is named first.
+fn once(results: Vec<AddPartitionsToTxnTopicResult>) -> Vec<AddPartitionsToTxnTopicResult> {
+    let mut places: HashMap<StrBytes, usize> = HashMap::new();
+    let mut seen: HashSet<(usize, i32)> = HashSet::new();
+    let mut kept: Vec<AddPartitionsToTxnTopicResult> = Vec::new();
+    for topic in results {
+        let at = *places.entry(topic.name.clone()).or_insert_with(|| {
+            kept.push(message!(AddPartitionsToTxnTopicResult { name: topic.name }));
+            kept.len() - 1
+        });
+        let new = topic.results_by_partition.into_iter();
+        let new = new.filter(|row| seen.insert((at, row.partition_index)));
+        if let Some(topic) = kept.get_mut(at) {
+            topic.results_by_partition.extend(new);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_are_of_a_partition_name_it_once() {
+        let topic = |name: &str, partitions: &[i32]| {
+            message!(AddPartitionsToTxnTopic {
+                name: StrBytes::from(name),
+                partitions: partitions.to_vec(),
+            })
+        };
+        let transaction = message!(AddPartitionsToTxnTransaction {
+            topics: vec![
+                topic("a", &[0, 1, 0]),
+                topic("b", &[2, 2]),
+                topic("a", &[1, 3])
+            ],
+        });
+        let rows = |results: Vec<AddPartitionsToTxnTopicResult>| -> Vec<(String, Vec<i32>)> {
+            let rows = results.into_iter().map(|topic| {
+                let indexes = topic.results_by_partition.iter();
+                let indexes = indexes.map(|row| row.partition_index).collect();
+                (topic.name.into_string(), indexes)
+            });
+            rows.collect()
+        };
+        let all = results(&transaction, |_, _| ErrorCode::None);
+        let by_name = |name: &str, indexes: &[i32]| (name.to_owned(), indexes.to_vec());
+        let expected = [
+            by_name("a", &[0, 1, 0]),
+            by_name("b", &[2, 2]),
+            by_name("a", &[1, 3]),
+        ];
+        assert_eq!(rows(all.clone()), expected, "the answer of the transaction");
+        let expected = [by_name("a", &[0, 1, 3]), by_name("b", &[2])];
+        assert_eq!(rows(once(all)), expected);
+    }
 }

@@ -16,11 +16,11 @@ use odradek_protocol::messages::metadata_request::MetadataRequestTopic;
 use odradek_protocol::messages::{
     AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest,
     CreateTopicsResponse, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeLogDirsRequest, DescribeTopicPartitionsRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, KafkaResponse, ListConfigResourcesRequest, MetadataRequest,
-    MetadataResponse, StrBytes, Uuid, alter_configs_request, create_partitions_request,
-    delete_topics_request, describe_configs_request, describe_log_dirs_request,
-    incremental_alter_configs_request,
+    DescribeLogDirsRequest, DescribeTopicPartitionsRequest, GetTelemetrySubscriptionsRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, KafkaResponse,
+    ListConfigResourcesRequest, MetadataRequest, MetadataResponse, PushTelemetryRequest, StrBytes,
+    Uuid, alter_configs_request, create_partitions_request, delete_topics_request,
+    describe_configs_request, describe_log_dirs_request, incremental_alter_configs_request,
 };
 use odradek_protocol::response;
 use tempfile::TempDir;
@@ -63,6 +63,7 @@ impl Node {
                 advertised_host: "localhost".to_owned(),
                 advertised_port: 9_092,
                 is_for_controllers: false,
+                client_software: std::sync::OnceLock::new(),
             }),
             api_key: api.key(),
             api_version,
@@ -610,7 +611,7 @@ async fn every_answer_can_be_encoded_in_every_served_version() {
             timeout_ms: 30_000,
         });
         DescribeConfigs describe_configs::handle => |_| message!(DescribeConfigsRequest {
-            resources: [(2, "t"), (2, "unknown"), (4, "1"), (4, ""), (8, "1"), (32, "g")]
+            resources: [(2, "t"), (2, "unknown"), (4, "1"), (4, ""), (8, "1"), (16, "s"), (32, "g")]
                 .into_iter()
                 .map(|(kind, name)| message!(describe_configs_request::DescribeConfigsResource {
                     resource_type: kind,
@@ -642,6 +643,10 @@ async fn every_answer_can_be_encoded_in_every_served_version() {
         DescribeTopicPartitions describe_topic_partitions::handle => |_| {
             DescribeTopicPartitionsRequest::default()
         };
+        GetTelemetrySubscriptions get_telemetry_subscriptions::handle => |_| {
+            GetTelemetrySubscriptionsRequest::default()
+        };
+        PushTelemetry push_telemetry::handle => |_| PushTelemetryRequest::default();
         InitProducerId init_producer_id::handle => |_| idempotent();
         InitProducerId init_producer_id::handle => |_| message!(InitProducerIdRequest {
             transactional_id: Some(StrBytes::from("tx")),

@@ -11,7 +11,7 @@ use odradek_protocol::messages::{
     ApiVersionsRequest, ApiVersionsResponse, StrBytes, api_versions_response,
 };
 
-use crate::context::{NodeIdentity, RequestContext};
+use crate::context::{ClientSoftware, NodeIdentity, RequestContext};
 use crate::dispatch;
 use crate::handlers::Reply;
 use crate::metadata::features;
@@ -75,6 +75,14 @@ pub async fn handle(
             && is_software_name(&request.client_software_version))
     {
         return refused(ErrorCode::InvalidRequest);
+    }
+    if context.api_version >= FIRST_NAMED_VERSION {
+        // The first counts: what a connection is counted as does not change.
+        let software = &context.connection.client_software;
+        software.get_or_init(|| ClientSoftware {
+            name: request.client_software_name.as_str().to_owned(),
+            version: request.client_software_version.as_str().to_owned(),
+        });
     }
     if context.api_version >= FIRST_ADDRESSED_VERSION
         && let Err(code) = check_address(&context.broker.identity, &request)

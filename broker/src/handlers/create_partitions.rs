@@ -1,5 +1,5 @@
-//! CreatePartitions (KIP-195): answered once the new partitions are led here, or the sender's time
-//! is up.
+//! CreatePartitions (KIP-195): answered once the new partitions are led, or the sender's time is
+//! up.
 
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::NodeId;
@@ -12,6 +12,7 @@ use super::Reply;
 use super::admin_answers::{Verdict, deadline};
 use crate::context::RequestContext;
 use crate::metadata::controller::create_partitions::{MorePartitions, create_partitions};
+use crate::metadata::led::{Patience, wait_until_led};
 use crate::metadata::refusal::Refusal;
 use crate::metadata::topics;
 
@@ -45,15 +46,14 @@ pub async fn handle(
             return Reply::Now(message!(CreatePartitionsResponse { results }));
         }
     };
+    let patience = deadline.map(|deadline| Patience::until(broker, deadline));
     let mut results = Vec::with_capacity(done.value.len());
     for (name, outcome) in done.value {
         let verdict = match outcome {
             Ok(grown) => {
-                let (topic, first) = (grown.topic_id, grown.partitions_before);
-                match topics::wait_until_led(broker, done.offset, topic, first, deadline).await {
-                    Ok(()) => Verdict::OK,
-                    Err(code) => Verdict::of(code),
-                }
+                let (id, new) = (grown.topic_id, grown.partitions_before..usize::MAX);
+                let led = wait_until_led(broker, done.offset, id, new, patience).await;
+                led.map_or_else(Verdict::of, |()| Verdict::OK)
             }
             // Kafka says this one without a sentence.
             Err(Refusal::UnknownTopic) => Verdict {

@@ -1,10 +1,8 @@
-//! CreateTopics: answered once the topics are committed and their partitions are led here, or the
-//! sender's time is up.
-
-use std::time::Instant;
+//! CreateTopics: answered once the topics are committed and their partitions are led, or the sender's
+//! time is up.
 
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{NodeId, Offset, PartitionIndex};
+use odradek_protocol::ids::{NodeId, PartitionIndex};
 use odradek_protocol::message;
 use odradek_protocol::messages::create_topics_request::CreatableTopic;
 use odradek_protocol::messages::create_topics_response::{
@@ -16,6 +14,7 @@ use super::Reply;
 use super::admin_answers::{Verdict, deadline};
 use crate::context::{BrokerContext, RequestContext};
 use crate::metadata::controller::create_topics::{CreatedTopic, NewTopic};
+use crate::metadata::led::{Patience, wait_until_led};
 use crate::metadata::topics;
 
 /// First version whose answer describes the topic that was made (KIP-525).
@@ -47,31 +46,23 @@ pub async fn handle(
             return Reply::Now(message!(CreateTopicsResponse { topics }));
         }
     };
-    let deadline = deadline(&context, request.timeout_ms).filter(|_| !request.validate_only);
+    let patience = deadline(&context, request.timeout_ms)
+        .filter(|_| !request.validate_only)
+        .map(|deadline| Patience::until(broker, deadline));
     let mut topics = Vec::with_capacity(done.value.len());
     for (name, outcome) in done.value {
         let name = StrBytes::from(name);
         topics.push(match outcome {
             Ok(created) => {
-                let led = wait_until_led(broker, done.offset, &created, deadline).await;
-                answer(broker, name, &created, led, context.api_version)
+                let (id, all) = (created.topic_id, 0..usize::MAX);
+                let led = wait_until_led(broker, done.offset, id, all, patience).await;
+                let code = led.err().unwrap_or(ErrorCode::None);
+                answer(broker, name, &created, code, context.api_version)
             }
             Err(refusal) => failed(name, Verdict::from(&refusal)),
         });
     }
     Reply::Now(message!(CreateTopicsResponse { topics }))
-}
-
-async fn wait_until_led(
-    broker: &BrokerContext,
-    offset: Offset,
-    created: &CreatedTopic,
-    deadline: Option<Instant>,
-) -> ErrorCode {
-    match topics::wait_until_led(broker, offset, created.topic_id, 0, deadline).await {
-        Ok(()) => ErrorCode::None,
-        Err(code) => code,
-    }
 }
 
 fn new_topic(topic: CreatableTopic) -> NewTopic {

@@ -2,6 +2,9 @@
 //!
 //! Of a partition that is named twice the last row counts, and there is one answer, as in Kafka. What
 //! names no partition of this node is answered on the spot; the others are moved so many at a time.
+//!
+//! The request's time is what other replicas may take: where there are none, a request without any is
+//! carried out and answered all the same, as in Kafka.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +29,8 @@ use crate::metadata::topic_name;
 use crate::partition::Partition;
 use crate::partitions::PartitionManager;
 
-/// Answers once the move has been replicated, or the request's time is up.
+/// Answers once the move has been replicated, or the request's time is up. What is under way by then
+/// happens none the less.
 pub async fn handle(
     context: RequestContext,
     request: DeleteRecordsRequest,
@@ -55,9 +59,9 @@ async fn delete_records(
                         to: offset,
                     });
                     // Until it is known.
-                    Err(ErrorCode::RequestTimedOut)
+                    (Offset::NONE, ErrorCode::RequestTimedOut)
                 }
-                Err(code) => Err(code),
+                Err(code) => (Offset::NONE, code),
             };
             results.push(result(index, outcome));
         }
@@ -154,12 +158,22 @@ struct Move {
 }
 
 impl Move {
-    /// Waits for it until `deadline`.
-    async fn carry_out(self, deadline: Instant) -> (Place, Result<Offset, ErrorCode>) {
-        let moved = timeout_at(deadline, self.partition.delete_records(self.to)).await;
+    /// Waits for it until `deadline`. Returns the low watermark with a code.
+    async fn carry_out(self, deadline: Instant) -> (Place, (Offset, ErrorCode)) {
+        let partition = &self.partition;
+        let moving = partition.delete_records(self.to);
+        let moved = match partition.group().membership().voters.len() {
+            0 | 1 => Ok(moving.await),
+            _ => timeout_at(deadline, moving).await,
+        };
         let outcome = match moved {
-            Ok(moved) => moved.map_err(|error| error.error_code()),
-            Err(_) => Err(ErrorCode::RequestTimedOut),
+            Ok(Ok(low_watermark)) => (low_watermark, ErrorCode::None),
+            Ok(Err(error)) => (Offset::NONE, error.error_code()),
+            // Kafka says with it how far it is.
+            Err(_) => {
+                let low_watermark = partition.offsets().log_start.offset();
+                (low_watermark, ErrorCode::RequestTimedOut)
+            }
         };
         (self.place, outcome)
     }
@@ -167,12 +181,8 @@ impl Move {
 
 fn result(
     index: PartitionIndex,
-    outcome: Result<Offset, ErrorCode>,
+    (low_watermark, code): (Offset, ErrorCode),
 ) -> DeleteRecordsPartitionResult {
-    let (low_watermark, code) = match outcome {
-        Ok(low_watermark) => (low_watermark, ErrorCode::None),
-        Err(code) => (Offset::NONE, code),
-    };
     message!(DeleteRecordsPartitionResult {
         partition_index: index.get(),
         low_watermark: low_watermark.get(),
@@ -204,10 +214,15 @@ mod tests {
         fixture: &Fixture,
         topics: Vec<DeleteRecordsTopic>,
     ) -> Vec<(String, Vec<(i32, i16, i64)>)> {
-        let request = message!(DeleteRecordsRequest {
-            topics,
-            timeout_ms: 20_000,
-        });
+        answer_within(fixture, topics, 20_000).await
+    }
+
+    async fn answer_within(
+        fixture: &Fixture,
+        topics: Vec<DeleteRecordsTopic>,
+        timeout_ms: i32,
+    ) -> Vec<(String, Vec<(i32, i16, i64)>)> {
+        let request = message!(DeleteRecordsRequest { topics, timeout_ms });
         let response = delete_records(&fixture.manager, request).await;
         let topics = response.topics.into_iter().map(|topic| {
             let rows = topic
@@ -253,6 +268,17 @@ mod tests {
         ];
         let expected = expected.map(|(name, rows)| (name.to_owned(), rows));
         assert_eq!(answered, expected);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn without_other_replicas_no_time_is_enough_time() {
+        let fixture = ten_records_each().await;
+        for (timeout_ms, offset) in [(0, 3), (-1, 5), (0, 5)] {
+            let wanted = vec![topic("orders", &[(0, offset)])];
+            let answered = answer_within(&fixture, wanted, timeout_ms).await;
+            let expected = [("orders".to_owned(), vec![(0, 0, offset)])];
+            assert_eq!(answered, expected, "within {timeout_ms} ms");
+        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

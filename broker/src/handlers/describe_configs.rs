@@ -9,12 +9,12 @@ use odradek_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
 };
 use odradek_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse, StrBytes};
-use tracing::level_filters::LevelFilter;
 
 use super::Reply;
-use crate::config::ConfigSource;
 use crate::config::describe::ConfigEntry;
+use crate::config::{ConfigSource, client_metrics_keys};
 use crate::context::{BrokerContext, RequestContext};
+use crate::log_levels;
 use crate::metadata::image::{ConfigResource, MetadataImage, ResourceKind};
 use crate::metadata::topic_name;
 
@@ -102,9 +102,7 @@ impl Describer<'_> {
             Some(ResourceKind::ClientMetrics) if name.is_empty() => Err(Undescribed::invalid(
                 "Client metrics subscription name must not be empty",
             )),
-            Some(ResourceKind::ClientMetrics) => Err(Undescribed::invalid(
-                "Client metrics subscriptions are not supported by this version.",
-            )),
+            Some(ResourceKind::ClientMetrics) => Ok(self.subscription(name)),
             Some(ResourceKind::Group) if name.is_empty() => {
                 Err(Undescribed::invalid("Group name must not be empty"))
             }
@@ -142,6 +140,16 @@ impl Describer<'_> {
         entries.into_iter().map(|entry| self.entry(entry)).collect()
     }
 
+    /// A subscription need not exist.
+    fn subscription(&self, name: &str) -> Vec<DescribeConfigsResourceResult> {
+        let own = self.image.config(&ConfigResource {
+            kind: ResourceKind::ClientMetrics,
+            name: name.to_owned(),
+        });
+        let entries = client_metrics_keys::entries(own);
+        entries.into_iter().map(|entry| self.entry(entry)).collect()
+    }
+
     fn broker(&self, name: &str) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {
         let entries = self.broker.config.describe_broker();
         if name.is_empty() {
@@ -161,12 +169,15 @@ impl Describer<'_> {
             return Err(Undescribed::invalid("Broker id must not be empty"));
         }
         self.require_own_id(name, " ")?;
-        Ok(vec![message!(DescribeConfigsResourceResult {
-            name: StrBytes::from("root"),
-            value: Some(StrBytes::from(level_name(LevelFilter::current()))),
-            read_only: true,
-            config_source: SOURCE_BROKER_LOGGER,
-        })])
+        let levels = log_levels::of_process().all().into_iter();
+        let entry = |(logger, level): (String, &'static str)| {
+            message!(DescribeConfigsResourceResult {
+                name: StrBytes::from(logger),
+                value: Some(StrBytes::from(level)),
+                config_source: SOURCE_BROKER_LOGGER,
+            })
+        };
+        Ok(levels.map(entry).collect())
     }
 
     fn require_own_id(&self, name: &str, after_id: &str) -> Result<(), Undescribed> {
@@ -236,18 +247,6 @@ fn chosen(
                 .filter(|config| keys.contains(&config.name))
                 .collect()
         }
-    }
-}
-
-/// Kafka's name of a level.
-fn level_name(level: LevelFilter) -> &'static str {
-    match level {
-        LevelFilter::OFF => "OFF",
-        LevelFilter::ERROR => "ERROR",
-        LevelFilter::WARN => "WARN",
-        LevelFilter::INFO => "INFO",
-        LevelFilter::DEBUG => "DEBUG",
-        LevelFilter::TRACE => "TRACE",
     }
 }
 

@@ -1,5 +1,9 @@
 //! DescribeQuorum (KIP-595, KIP-836, KIP-853): who votes on the metadata, and how far each replica is.
+//!
+//! A voter is told of once its vote counts whoever else is lost: while voters are being changed, those of
+//! before are told, and who is to join is an observer.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use odradek_protocol::error_code::ErrorCode;
@@ -34,26 +38,43 @@ pub async fn handle(
             error_message: verdict.message,
         }));
     }
-    let topics = request
-        .topics
-        .iter()
-        .map(|topic| describe(broker, topic, context.api_version))
-        .collect();
+    let version = context.api_version;
+    if !is_of_the_metadata(&request) {
+        let topics = request.topics.iter();
+        return Reply::Now(message!(DescribeQuorumResponse {
+            topics: topics.map(|topic| refused(topic, version)).collect(),
+        }));
+    }
+    let topics = request.topics.iter().map(|topic| {
+        message!(TopicData {
+            topic_name: topic.topic_name.clone(),
+            partitions: vec![quorum(broker, version)],
+        })
+    });
     Reply::Now(message!(DescribeQuorumResponse {
-        topics,
-        nodes: nodes(broker, context.api_version),
+        topics: topics.collect(),
+        nodes: nodes(broker, version),
     }))
 }
 
-fn describe(broker: &BrokerContext, asked: &AskedTopic, version: i16) -> TopicData {
+/// Whether the request names the one partition that there is, and nothing else. Like Kafka, nothing is told of it in
+/// answer to any other.
+fn is_of_the_metadata(request: &DescribeQuorumRequest) -> bool {
+    let [topic] = &request.topics[..] else {
+        return false;
+    };
+    let [partition] = &topic.partitions[..] else {
+        return false;
+    };
+    topic.topic_name.as_str() == CLUSTER_METADATA && partition.partition_index == 0
+}
+
+fn refused(asked: &AskedTopic, version: i16) -> TopicData {
     let partitions = asked
         .partitions
         .iter()
         .map(|partition| {
             let index = PartitionIndex::new(partition.partition_index);
-            if asked.topic_name.as_str() == CLUSTER_METADATA && index == PartitionIndex::new(0) {
-                return quorum(broker, version);
-            }
             let verdict = Verdict::of(ErrorCode::UnknownTopicOrPartition);
             message!(PartitionData {
                 partition_index: index.get(),
@@ -73,6 +94,8 @@ fn quorum(broker: &BrokerContext, version: i16) -> PartitionData {
     let own = broker.identity.node_id;
     let offsets = group.offsets();
     let members = group.membership();
+    let voters = group.settled_voters();
+    let all: BTreeSet<NodeId> = members.voters.union(&members.learners).copied().collect();
     let progress = match group.replication() {
         Ok(progress) => progress,
         Err(error) => {
@@ -113,8 +136,8 @@ fn quorum(broker: &BrokerContext, version: i16) -> PartitionData {
         leader_id: own.get(),
         leader_epoch: group.leadership().epoch().map_or(-1, |epoch| epoch.get()),
         high_watermark: offsets.high_watermark.offset().get(),
-        current_voters: members.voters.iter().copied().map(state).collect(),
-        observers: members.learners.iter().copied().map(state).collect(),
+        current_voters: voters.iter().copied().map(state).collect(),
+        observers: all.difference(&voters).copied().map(state).collect(),
     })
 }
 

@@ -21,7 +21,7 @@ use crate::cluster::duties::ask_to_hand_over;
 use crate::cluster::unclean::Electing;
 use crate::context::{BrokerContext, RequestContext};
 use crate::metadata::controller::elections::{HandOver, elect_preferred};
-use crate::metadata::controller::unclean_elections::looks_stuck;
+use crate::metadata::controller::unclean_elections::{NotElected, looks_stuck};
 use crate::metadata::image::{MetadataImage, PartitionState};
 
 /// The election of first replicas.
@@ -34,6 +34,9 @@ const FIRST_TYPED_VERSION: i16 = 1;
 const AT_ONCE: usize = 64;
 /// Partitions that one request may name.
 const MAX_PARTITIONS: usize = 100_000;
+
+/// What became of a partition.
+type Outcome = Result<(), NotElected>;
 
 /// One partition of a request.
 struct Asked {
@@ -64,16 +67,19 @@ pub async fn handle(
     let image = broker.metadata.image();
     let is_for_all = request.topic_partitions.is_none();
     let (names, asked) = asked(&image, request);
-    let outcomes: Vec<(usize, PartitionIndex, ErrorCode)> = futures_util::stream::iter(asked)
+    let outcomes: Vec<(Asked, Outcome)> = futures_util::stream::iter(asked)
         .map(|asked| {
             let image = Arc::clone(&image);
             async move {
-                let code = match asked.topic_id {
-                    None => ErrorCode::UnknownTopicOrPartition,
+                let outcome: Outcome = match asked.topic_id {
+                    None => Err(ErrorCode::UnknownTopicOrPartition.into()),
                     Some(id) if is_preferred => {
                         match elect_preferred(&image, id, asked.partition) {
-                            Ok(wanted) => hand_over(broker, wanted, deadline).await,
-                            Err(code) => code,
+                            Ok(wanted) => match hand_over(broker, wanted, deadline).await {
+                                ErrorCode::None => Ok(()),
+                                code => Err(code.into()),
+                            },
+                            Err(code) => Err(code.into()),
                         }
                     }
                     Some(id) => {
@@ -81,36 +87,65 @@ pub async fn handle(
                             elect_unclean(broker, id, asked.partition, deadline, is_for_all);
                         tokio::time::timeout_at(deadline.into(), electing)
                             .await
-                            .unwrap_or(ErrorCode::RequestTimedOut)
+                            .unwrap_or(Err(ErrorCode::RequestTimedOut.into()))
                     }
                 };
-                (asked.topic, asked.partition, code)
+                (asked, outcome)
             }
         })
         .buffered(AT_ONCE)
         .collect()
         .await;
+    // Who asks for all partitions is not told of those that are as they should be.
+    let is_needless = NotElected::Code(ErrorCode::ElectionNotNeeded);
+    let rows = outcomes
+        .into_iter()
+        .filter(|(_, outcome)| !is_for_all || outcome.as_ref().err() != Some(&is_needless))
+        .map(|(asked, outcome)| {
+            let verdict = match outcome {
+                Ok(()) => Verdict::OK,
+                Err(error) => Verdict {
+                    code: error.code().code(),
+                    message: Some(StrBytes::from(error.to_string())),
+                },
+            };
+            (asked, verdict)
+        });
+    Reply::Now(message!(ElectLeadersResponse {
+        replica_election_results: results(names, rows),
+    }))
+}
+
+/// Topics by `names`, each with its rows: what was asked for, and what became of that.
+fn results(
+    names: Vec<StrBytes>,
+    rows: impl Iterator<Item = (Asked, Verdict)>,
+) -> Vec<ReplicaElectionResult> {
     let mut results: Vec<ReplicaElectionResult> = names
         .into_iter()
         .map(|topic| message!(ReplicaElectionResult { topic }))
         .collect();
-    for (topic, partition, code) in outcomes {
-        // Who asks for all partitions is not told of those that are as they should be.
-        if is_for_all && code == ErrorCode::ElectionNotNeeded {
-            continue;
-        }
-        let verdict = Verdict::of(code);
-        if let Some(result) = results.get_mut(topic) {
+    for (asked, verdict) in rows {
+        if let Some(result) = results.get_mut(asked.topic) {
+            let missing = (verdict.code == ErrorCode::UnknownTopicOrPartition.code())
+                .then(|| no_such(&result.topic, &asked))
+                .map(|words| StrBytes::from(words.as_str()));
             result.partition_result.push(message!(PartitionResult {
-                partition_id: partition.get(),
+                partition_id: asked.partition.get(),
                 error_code: verdict.code,
-                error_message: verdict.message,
+                error_message: missing.or(verdict.message),
             }));
         }
     }
-    Reply::Now(message!(ElectLeadersResponse {
-        replica_election_results: results,
-    }))
+    results
+}
+
+/// What Kafka says of a topic or a partition that is not there; its tools print it.
+fn no_such(topic: &str, asked: &Asked) -> String {
+    match asked.topic_id {
+        None => format!("No such topic as {topic}"),
+        Some(_) => format!("No such partition as {topic}-{}", asked.partition.get()),
+    }
 }
 
 /// The answer to an election of no known type.
@@ -121,22 +156,16 @@ fn refused(image: &MetadataImage, request: ElectLeadersRequest) -> ElectLeadersR
         Some(_) => asked(image, request),
         None => (Vec::new(), Vec::new()),
     };
-    let mut results: Vec<ReplicaElectionResult> = names
-        .into_iter()
-        .map(|topic| message!(ReplicaElectionResult { topic }))
-        .collect();
-    for asked in asked {
-        if let Some(result) = results.get_mut(asked.topic) {
-            result.partition_result.push(message!(PartitionResult {
-                partition_id: asked.partition.get(),
-                error_code: code.code(),
-                error_message: Some(StrBytes::from(reason.as_str())),
-            }));
-        }
-    }
+    let rows = asked.into_iter().map(|asked| {
+        let verdict = Verdict {
+            code: code.code(),
+            message: Some(StrBytes::from(reason.as_str())),
+        };
+        (asked, verdict)
+    });
     message!(ElectLeadersResponse {
         error_code: code.code(),
-        replica_election_results: results,
+        replica_election_results: results(names, rows),
     })
 }
 
@@ -203,34 +232,31 @@ async fn elect_unclean(
     partition: PartitionIndex,
     deadline: Instant,
     is_for_all: bool,
-) -> ErrorCode {
+) -> Outcome {
     let image = broker.metadata.image();
     let state = image
         .topic_by_id(topic_id)
         .and_then(|topic| topic.partition(partition));
     let Some(state) = state else {
-        return ErrorCode::UnknownTopicOrPartition;
+        return Err(ErrorCode::UnknownTopicOrPartition.into());
     };
     let Some(controllers) = &broker.controllers else {
         // There is nobody else who could have the records.
-        return match state.leader {
-            Some(_) => ErrorCode::ElectionNotNeeded,
-            None => ErrorCode::EligibleLeadersNotAvailable,
-        };
+        return Err(match state.leader {
+            Some(_) => ErrorCode::ElectionNotNeeded.into(),
+            None => ErrorCode::EligibleLeadersNotAvailable.into(),
+        });
     };
     // Who asks for all has those asked that look as if they needed it.
     if is_for_all && !looks_stuck(&image, state) {
-        return ErrorCode::ElectionNotNeeded;
+        return Err(ErrorCode::ElectionNotNeeded.into());
     }
     let electing = Electing {
         metadata: &broker.metadata,
         peers: controllers.peers(),
         partitions: &broker.partitions,
     };
-    match electing.elect(topic_id, partition).await {
-        ErrorCode::None => {}
-        code => return code,
-    }
+    electing.elect(topic_id, partition).await?;
     // The election stands in the metadata. Who asked is better off once the partition is led.
     let mut images = broker.metadata.subscribe();
     let led = images.wait_for(|image| {
@@ -240,5 +266,5 @@ async fn elect_unclean(
     });
     let soon = deadline.saturating_duration_since(Instant::now()) / 2;
     let _ = tokio::time::timeout(soon, led).await;
-    ErrorCode::None
+    Ok(())
 }

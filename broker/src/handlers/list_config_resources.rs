@@ -71,8 +71,7 @@ fn names(image: &MetadataImage, kind: ResourceKind) -> Vec<StrBytes> {
             .map(|(id, _)| StrBytes::from(id.to_string()))
             .collect(),
         ResourceKind::ClientMetrics | ResourceKind::Group => image
-            .configured()
-            .filter(|(resource, _)| resource.kind == kind)
+            .configured_of(kind)
             .map(|(resource, _)| StrBytes::from(resource.name.as_str()))
             .collect(),
     }

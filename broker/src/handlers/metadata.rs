@@ -2,9 +2,11 @@
 //! names for the first time.
 //!
 //! A topic that is made because of the request is answered with UNKNOWN_TOPIC_OR_PARTITION, as
-//! Kafka does: the client asks again and finds it.
+//! Kafka does: the client asks again and finds it. The answer waits until the topic is led, since not
+//! every client takes a partition without a leader for one that it will have in a moment.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::TopicId;
@@ -21,12 +23,16 @@ use crate::context::{BrokerContext, RequestContext};
 use crate::groups;
 use crate::metadata::controller::create_topics::NewTopic;
 use crate::metadata::image::{MetadataImage, Topic};
+use crate::metadata::led::{Patience, wait_until_led};
 use crate::metadata::{topic_name, topics};
 
 /// First version in which no topic is asked for by an empty list, and all by none.
 const FIRST_NULLABLE_VERSION: i16 = 1;
 /// First version that finds topics by id.
 const FIRST_TOPIC_ID_VERSION: i16 = 12;
+
+/// How long an answer waits for the topics that have been made for it.
+const LED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is asked for.
 enum Asked {
@@ -168,18 +174,24 @@ async fn create_missing(broker: &BrokerContext, names: Vec<String>) {
             ..NewTopic::default()
         })
         .collect();
-    match topics::create_anywhere(broker, wanted).await {
-        Ok(outcomes) => {
-            for (name, code) in outcomes {
-                match code {
-                    ErrorCode::None => {
-                        tracing::info!(name, "topic made because a client named it");
-                    }
-                    code => tracing::debug!(name, ?code, "topic not made"),
-                }
+    let outcomes = match topics::create_anywhere(broker, wanted).await {
+        Ok(outcomes) => outcomes,
+        Err(error) => return tracing::warn!(%error, "topics cannot be made"),
+    };
+    let image = broker.metadata.image();
+    let patience = Some(Patience::until(broker, Instant::now() + LED_TIMEOUT));
+    for (name, code) in outcomes {
+        match code {
+            ErrorCode::None => tracing::info!(name, "topic made because a client named it"),
+            code => tracing::debug!(name, ?code, "topic not made"),
+        }
+        // Somebody else may have been quicker by so little that it is as new.
+        if let Some(topic) = image.topic(&name) {
+            let (known, all) = (image.next_offset(), 0..usize::MAX);
+            if let Err(code) = wait_until_led(broker, known, topic.id, all, patience).await {
+                tracing::debug!(name, ?code, "not led yet");
             }
         }
-        Err(error) => tracing::warn!(%error, "topics cannot be made"),
     }
 }
 

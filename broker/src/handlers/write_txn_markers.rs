@@ -21,6 +21,7 @@ use super::{ROWS_AT_ONCE, Reply};
 use crate::context::RequestContext;
 use crate::coordinator::effects::ProducerIdentity;
 use crate::partition::TxnEnd;
+use crate::txn::delivery;
 use crate::txn::names::TxnVersion;
 
 /// Answers WriteTxnMarkers.
@@ -99,6 +100,7 @@ fn lay_out(
             coordinator_epoch: marker.coordinator_epoch,
         },
         bumps_epoch: version.bumps_epoch(),
+        started_at: delivery::started_at(&marker),
     };
     let mut seen = HashSet::new();
     let mut topics: Vec<WritableTxnMarkerTopicResult> = Vec::new();

@@ -56,23 +56,32 @@ pub async fn hand_over(
     Ok(partition.group().transfer_leader(to).await?)
 }
 
-/// Hands over every partition that another broker can lead, within `limit`. Returns how many of those
-/// this broker still leads then; they fail over when it is gone.
+/// Hands over every partition that another broker can lead, within `limit`. What no other replica will be
+/// able to lead, since all of them are gone or going, is not waited for. Returns how many partitions with
+/// other replicas this broker still leads then; they fail over when it is gone.
 pub async fn hand_over_all(
     partitions: &PartitionManager,
-    image: &MetadataImage,
+    newest_image: impl Fn() -> Arc<MetadataImage>,
     limit: Duration,
 ) -> usize {
+    let own = partitions.node_id();
     let handing_over = async {
         loop {
+            let image = newest_image();
+            let silent = partitions.silent_nodes();
             // A leadership may also come back meanwhile, before others know that this broker stops.
-            let led = led_with_others(partitions);
+            let mut led = led_with_others(partitions);
+            led.retain(|partition| {
+                let mut heirs = heirs(partition, &image, own);
+                heirs.any(|node| !silent.contains(&node))
+            });
             if led.is_empty() {
                 return;
             }
+            let image = &*image;
             futures_util::stream::iter(led)
                 .for_each_concurrent(AT_ONCE, |partition| async move {
-                    hand_over_to_any(&partition, image, partitions.node_id()).await;
+                    hand_over_to_any(&partition, image, own).await;
                 })
                 .await;
             tokio::time::sleep(PAUSE).await;
@@ -101,9 +110,22 @@ fn led_with_others(partitions: &PartitionManager) -> Vec<Arc<Partition>> {
     led
 }
 
-/// Who may take a partition over: voters in sync whose brokers are there and mean to stay, the
-/// preferred leader first.
+/// Who may take a partition over now: of its heirs those that are in sync and not fenced.
 fn candidates(partition: &Partition, image: &MetadataImage, own: NodeId) -> Vec<NodeId> {
+    let view = partition.replication();
+    heirs(partition, image, own)
+        .filter(|node| image.broker(*node).is_some_and(|broker| !broker.fenced))
+        .filter(|node| view.as_ref().is_none_or(|view| view.in_sync.contains(node)))
+        .collect()
+}
+
+/// Who may take a partition over sooner or later: voters whose brokers mean to stay, the preferred leader
+/// first. One that is fenced may just be coming back.
+fn heirs<'a>(
+    partition: &Partition,
+    image: &'a MetadataImage,
+    own: NodeId,
+) -> impl Iterator<Item = NodeId> + use<'a> {
     let key = partition.group().key();
     let topic = image.topic_by_id(key.topic_id);
     let state = topic.and_then(|topic| topic.partition(key.partition));
@@ -111,14 +133,10 @@ fn candidates(partition: &Partition, image: &MetadataImage, own: NodeId) -> Vec<
         .map(|state| state.replicas.clone())
         .unwrap_or_default();
     let voters = partition.group().membership().voters;
-    let view = partition.replication();
+    let means_to_stay =
+        move |node: NodeId| image.broker(node).is_some_and(|broker| !broker.stopping);
     replicas
         .into_iter()
-        .filter(|node| *node != own && voters.contains(node))
-        .filter(|node| {
-            let broker = image.broker(*node);
-            broker.is_some_and(|broker| !broker.fenced && !broker.stopping)
-        })
-        .filter(|node| view.as_ref().is_none_or(|view| view.in_sync.contains(node)))
-        .collect()
+        .filter(move |node| *node != own && voters.contains(node))
+        .filter(move |node| means_to_stay(*node))
 }

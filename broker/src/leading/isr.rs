@@ -1,7 +1,8 @@
 //! Which replicas are in sync with their leader: arithmetic only.
 //!
 //! Kafka's rule: a replica is in sync as long as it has, within `replica.lag.time.max.ms`, held
-//! everything that the leader's log held at some moment. When that was, the group tells.
+//! everything that the leader's log held at some moment. When that was, the group tells. One that has lost
+//! its log held it in vain: it is out of sync at once.
 //!
 //! Invariants: the leader is always in sync; only voters are; the order is that of the replicas.
 //! Under a new leader, who was in sync under the last one is given the time anew; anybody else has
@@ -20,6 +21,8 @@ pub struct Follower {
     /// When it last held all that the leader held. Of one that has not been heard of, the moment at
     /// which the leader first asked.
     pub last_caught_up: Instant,
+    /// Whether what it held is still there.
+    pub whole: bool,
 }
 
 /// What one leader has seen of its followers in one term.
@@ -53,6 +56,10 @@ impl InSync {
             .retain(|node, _| followers.iter().any(|follower| follower.node == *node));
         for follower in followers {
             let told = follower.last_caught_up;
+            if !follower.whole {
+                self.seen.insert(follower.node, Seen::Behind(now));
+                continue;
+            }
             let seen = self.seen.entry(follower.node).or_insert(Seen::Behind(told));
             match *seen {
                 Seen::Behind(since) if told <= since => {}
@@ -106,6 +113,7 @@ mod tests {
         Follower {
             node: node(id),
             last_caught_up,
+            whole: true,
         }
     }
 
@@ -166,6 +174,26 @@ mod tests {
         let usable = |id: NodeId| id != node(2) && id != node(1);
         let left = state.replicas(node(1), [3, 2, 1].map(node), LAG, usable);
         assert_eq!(left, [node(3), node(1)], "in the order of the replicas");
+    }
+
+    #[test]
+    fn a_replica_that_lost_its_log_is_out_of_sync_until_it_holds_everything_again() {
+        let start = Instant::now();
+        let mut state = InSync::new(start, &[node(2), node(3)]);
+        let lost = |last_caught_up| Follower {
+            whole: false,
+            ..at(3, last_caught_up)
+        };
+        let now = start + seconds(1);
+        state.look(now, &[at(2, now), at(3, now)]);
+        assert_eq!(in_sync(&state), [1, 2, 3]);
+        state.look(now, &[at(2, now), lost(now)]);
+        assert_eq!(in_sync(&state), [1, 2]);
+        let later = now + seconds(1);
+        state.look(later, &[at(2, later), at(3, now)]);
+        assert_eq!(in_sync(&state), [1, 2], "it held everything before");
+        state.look(later, &[at(2, later), at(3, later)]);
+        assert_eq!(in_sync(&state), [1, 2, 3]);
     }
 
     #[test]

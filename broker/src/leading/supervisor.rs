@@ -457,6 +457,7 @@ fn followers(
         .map(|replica| Follower {
             node: replica.node,
             last_caught_up: replica.last_caught_up.into_std(),
+            whole: replica.whole,
         })
         .collect())
 }

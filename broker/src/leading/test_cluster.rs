@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use odradek_protocol::codec::Uuid;
+use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex};
 use odradek_raft::memory_network::MemoryNetwork;
 use odradek_raft::{RaftNode, RaftNodeOptions};
@@ -25,6 +26,7 @@ use crate::follower::Follower;
 use crate::metadata::controller::leader_reports::apply_reports;
 use crate::metadata::image::{MetadataImage, PartitionState};
 use crate::metadata::leader_report::LeaderReport;
+use crate::metadata::led;
 use crate::metadata::records::{
     BrokerEndpoint, MetadataRecord, PartitionChangeRecord, RegisterBrokerRecord,
 };
@@ -302,6 +304,19 @@ impl Cluster {
             .partition(PartitionIndex::new(index))
             .expect("exists")
             .clone()
+    }
+
+    /// Has a broker wait until all partitions of a topic are led, which the metadata below `known` has.
+    pub(crate) async fn until_led(
+        &self,
+        id: i32,
+        known: Offset,
+        number: u8,
+    ) -> Result<(), ErrorCode> {
+        let node = self.nodes.get(&id).expect("it runs");
+        let images = self.metadata.images.subscribe();
+        let (topic, all) = (topic_id(number), 0..usize::MAX);
+        led::until_led(&node.partitions, images, known, topic, all).await
     }
 
     /// A broker's replica, once it is open.

@@ -328,8 +328,8 @@ async fn a_broker_that_stops_hands_its_leaderships_over_first() {
         })
         .await;
     }
-    let image = cluster.image();
-    let left = hand_over_all(partitions, &image, Duration::from_secs(10)).await;
+    let newest = || cluster.image();
+    let left = hand_over_all(partitions, newest, Duration::from_secs(10)).await;
     assert_eq!(
         left, 0,
         "nobody else can lead the one with a single replica"
@@ -339,6 +339,31 @@ async fn a_broker_that_stops_hands_its_leaderships_over_first() {
         assert_ne!(leader, 1);
     }
     assert_eq!(cluster.leader(1, 3).await.0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_stops_waits_for_no_others_that_stop_or_are_gone() {
+    for others_are_gone in [false, true] {
+        let mut cluster = Cluster::new(3).await;
+        cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+        let (leader, _) = cluster.leader(1, 0).await;
+        for other in [1, 2, 3].into_iter().filter(|other| *other != leader) {
+            if others_are_gone {
+                cluster.kill(other).await;
+            } else {
+                let image = cluster.image();
+                let stops = register_broker::stop_broker(&image, NodeId::new(other), 1, false);
+                cluster.change(&stops);
+            }
+        }
+        let partitions = &cluster.nodes[&leader].partitions;
+        let begun = Instant::now();
+        let newest = || cluster.image();
+        let left = hand_over_all(partitions, newest, Duration::from_secs(30)).await;
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(left == 1 || others_are_gone, "whom would it lead to");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -378,6 +403,43 @@ async fn a_broker_that_comes_back_with_an_empty_disk_is_given_the_log_again() {
     cluster.start(away).await;
     cluster.until_identical(&[1, 2, 3], 1, 0).await;
     assert_eq!(cluster.produce(1, 0, batch(1)).await, 7);
+}
+
+/// Too few of the others are there to take it out of the voters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_lost_its_disk_is_out_of_sync_though_it_still_has_a_vote() {
+    let mut cluster = Cluster::new(3).await;
+    cluster.create_topic("orders", 1, &[&[1, 2, 3]]).await;
+    cluster.produce(1, 0, batch(5)).await;
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    let (leader, partition) = cluster.leader(1, 0).await;
+    let epoch = partition.require_leader().expect("leads");
+    cluster
+        .until("all are in sync", 1, 0, |state| {
+            state.leader_epoch == epoch && state.isr.len() == 3
+        })
+        .await;
+    let lost = if leader == 3 { 2 } else { 3 };
+    let other = 6 - leader - lost;
+    cluster.kill(lost).await;
+    cluster.replace_disk(lost);
+    cluster.network.cut(NodeId::new(leader), NodeId::new(other));
+    let started = Instant::now();
+    cluster.start(lost).await;
+    cluster
+        .until("it is out of sync", 1, 0, |state| {
+            !state.isr.contains(&NodeId::new(lost))
+        })
+        .await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let voters = partition.group().membership().voters;
+    assert!(voters.contains(&NodeId::new(lost)), "{voters:?}");
+    cluster.network.heal();
+    cluster.until_identical(&[1, 2, 3], 1, 0).await;
+    cluster
+        .until("all are in sync again", 1, 0, |state| state.isr.len() == 3)
+        .await;
 }
 
 /// What the metadata leader would decide if these nodes were away, and were the ones that had most votes.

@@ -71,6 +71,7 @@ async fn what_was_asked_before_a_leader_went_counts_for_nothing_when_it_is_back(
             coordinator_epoch: 1,
         },
         bumps_epoch: false,
+        started_at: START,
     };
     let marker = second.append_marker(end).expect("taken");
     marker.committed().await.expect("committed");

@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use crate::config::describe::{self, DynamicConfigError};
 use crate::config::key::ConfigKind;
 use crate::config::values::Layers;
-use crate::config::{BrokerConfig, broker_keys, group_keys};
+use crate::config::{BrokerConfig, broker_keys, client_metrics_keys, group_keys};
 use crate::topic_config::{self, TopicDefaults};
 
 /// The rules of one broker at one moment.
@@ -125,7 +125,8 @@ impl ConfigRules for TableRules {
                 let is_list = spec.kind == ConfigKind::List;
                 is_list.then(|| spec.default.unwrap_or_default().to_owned())
             }
-            ResourceKind::BrokerLogger | ResourceKind::ClientMetrics | ResourceKind::Group => None,
+            // As at Kafka, the lists of client metrics are only set whole.
+            ResourceKind::BrokerLogger | ResourceKind::Group | ResourceKind::ClientMetrics => None,
         }
     }
 
@@ -136,9 +137,8 @@ impl ConfigRules for TableRules {
             ResourceKind::Group => {
                 group_keys::check(&self.layers, settings).map_err(Refusal::InvalidConfig)
             }
-            kind @ (ResourceKind::BrokerLogger | ResourceKind::ClientMetrics) => {
-                Err(Refusal::UnknownResourceType(kind.code()))
-            }
+            ResourceKind::ClientMetrics => client_metrics_keys::check(&resource.name, settings),
+            kind @ ResourceKind::BrokerLogger => Err(Refusal::UnknownResourceType(kind.code())),
         }
     }
 }

@@ -30,6 +30,12 @@ pub const TRANSACTION_VERSION: &str = "transaction.version";
 /// Highest level of [`TRANSACTION_VERSION`].
 const TRANSACTION_VERSION_LEVEL: i16 = 2;
 
+/// Name under which a registration tells which versions of the protocol between nodes the node speaks.
+/// Not a feature that can be finalized: nobody but the metadata leader looks at it.
+const PEER_PROTOCOL: &str = "odradek.peer.protocol";
+/// Lowest version of it, spoken by every node.
+const PEER_PROTOCOL_FIRST: u16 = 1;
+
 /// Finalized levels of a fresh cluster. The first record of a metadata log is the first of them.
 pub const INITIAL: &[(&str, i16)] = &[
     (METADATA_VERSION, METADATA_VERSION_LEVEL),
@@ -65,4 +71,22 @@ pub fn supported() -> Vec<SupportedFeature> {
             max_level: *max_level,
         })
         .collect()
+}
+
+/// The same of a node that speaks versions of the protocol between nodes up to `peer_protocol`.
+pub fn supported_by(peer_protocol: u16) -> Vec<SupportedFeature> {
+    let mut features = supported();
+    features.push(SupportedFeature {
+        name: PEER_PROTOCOL.to_owned(),
+        min_level: i16::try_from(PEER_PROTOCOL_FIRST).unwrap_or(i16::MAX),
+        max_level: i16::try_from(peer_protocol).unwrap_or(i16::MAX),
+    });
+    features
+}
+
+/// Highest version of the protocol between nodes that a node with these features is known to speak.
+pub fn peer_protocol(features: &[SupportedFeature]) -> u16 {
+    let told = features.iter().find(|it| it.name == PEER_PROTOCOL);
+    told.and_then(|it| u16::try_from(it.max_level).ok())
+        .unwrap_or(PEER_PROTOCOL_FIRST)
 }

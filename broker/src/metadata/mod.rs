@@ -12,6 +12,7 @@ pub mod features;
 mod following;
 pub mod image;
 pub mod leader_report;
+pub mod led;
 pub mod placement;
 pub mod producer_ids;
 pub mod records;

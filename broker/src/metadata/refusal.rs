@@ -196,6 +196,9 @@ pub enum Refusal {
     /// A key or value that does not fit the resource.
     #[error("{0}")]
     InvalidConfig(String),
+    /// Settings that are asked for in a way that cannot be.
+    #[error("{0}")]
+    InvalidRequest(String),
     /// A broker's setting that cannot be changed, or not so.
     #[error("{0}")]
     InvalidBrokerConfig(String),
@@ -232,12 +235,12 @@ pub enum Refusal {
         /// Replicas asked for.
         to: usize,
     },
-    /// A broker of this id is registered with another disk.
+    /// A broker of this id is registered with another disk. Which one is not said to who does not have it.
     #[error(
-        "broker {node} is registered with the data directory {known}, and this one is {directory}: an \
-         empty disk must not pass for the one that the broker's replicas are on. To replace the broker \
-         for good, stop it, run kafka-cluster.sh unregister --id {node} against another broker, and \
-         start this one again; its replicas are then filled from the others"
+        "broker {node} is registered with another data directory than {directory}: an empty disk must \
+         not pass for the one that its replicas were on. To replace the broker for good, stop it, run \
+         kafka-cluster.sh unregister --id {node} against another broker, and start this one again; its \
+         replicas are then filled from the others"
     )]
     OtherDirectory {
         /// The broker.
@@ -246,6 +249,14 @@ pub enum Refusal {
         directory: String,
         /// Id of the directory that it is registered with.
         known: String,
+    },
+    /// What a node says of itself cannot be.
+    #[error("node {node} cannot be registered: {what}")]
+    BadRegistration {
+        /// The node.
+        node: NodeId,
+        /// What is wrong.
+        what: String,
     },
     /// The configuration of a node names other voters.
     #[error(
@@ -270,9 +281,6 @@ pub enum Refusal {
     /// The voters of the metadata are not what a node or a request takes them for.
     #[error(transparent)]
     Voter(#[from] VoterRefusal),
-    /// Something that works in a later version only.
-    #[error("{0}")]
-    Unsupported(&'static str),
 }
 
 fn list(nodes: &[NodeId]) -> String {
@@ -299,13 +307,14 @@ impl Refusal {
             | Self::UnknownOperation(_)
             | Self::DefaultTopic
             | Self::DefaultGroup
+            | Self::InvalidRequest(_)
             | Self::InvalidBrokerConfig(_)
             | Self::BrokerNotANumber(_)
-            | Self::OtherBroker { .. }
-            | Self::Unsupported(_) => ErrorCode::InvalidRequest,
+            | Self::OtherBroker { .. } => ErrorCode::InvalidRequest,
             Self::NoReassignment => ErrorCode::NoReassignmentInProgress,
             Self::Voter(refusal) => refusal.code(),
             Self::OtherDirectory { .. } => ErrorCode::DuplicateBrokerRegistration,
+            Self::BadRegistration { .. } => ErrorCode::InvalidRegistration,
             Self::OtherVoters { .. } => ErrorCode::InconsistentVoterSet,
             Self::BrokerNotRegistered(_) => ErrorCode::BrokerIdNotRegistered,
             Self::StaleBroker(_) => ErrorCode::StaleBrokerEpoch,

@@ -1,11 +1,8 @@
-//! Making topics with this broker's settings, and waiting for their partitions.
-
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+//! Making topics with this broker's settings.
 
 use odradek_protocol::api::ApiKey;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{Offset, TopicId};
+use odradek_protocol::ids::TopicId;
 use odradek_protocol::message;
 use odradek_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use odradek_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, StrBytes};
@@ -118,58 +115,6 @@ pub fn random_topic_id() -> TopicId {
             return id;
         }
     }
-}
-
-/// Longest wait for groups that may have to do without some of their voters.
-const LED_AMONG_OTHERS: Duration = Duration::from_secs(1);
-
-/// Waits until this broker has carried out the metadata below `offset` and leads the partitions of
-/// the topic that it is to lead from `first` on. `None` waits for nothing. Among other nodes it waits
-/// a moment and no longer: whether a group has a leader is not this broker's to say, and clients ask
-/// again for one that has none yet.
-pub async fn wait_until_led(
-    broker: &BrokerContext,
-    offset: Offset,
-    topic: TopicId,
-    first: usize,
-    deadline: Option<Instant>,
-) -> Result<(), ErrorCode> {
-    let Some(deadline) = deadline else {
-        return Ok(());
-    };
-    let led = async {
-        broker.partitions.wait_until_reconciled(offset).await;
-        let Some(topic) = broker.metadata.image().topic_by_id(topic).map(Arc::clone) else {
-            // Deleted meanwhile; there is nothing to wait for.
-            return Ok(());
-        };
-        let node = broker.identity.node_id;
-        for (index, state) in topic.indexed().skip(first) {
-            if state.leader != Some(node) {
-                continue;
-            }
-            let is_ready = match broker.partitions.get(topic.id, index) {
-                Some(partition) => partition.group().wait_until_ready().await.is_ok(),
-                None => false,
-            };
-            if is_ready {
-                continue;
-            }
-            // What is being deleted is closed, and no fault of a disk.
-            return match broker.metadata.image().topic_by_id(topic.id) {
-                Some(_) => Err(ErrorCode::KafkaStorageError),
-                None => Ok(()),
-            };
-        }
-        Ok(())
-    };
-    let (deadline, too_late) = match &broker.controllers {
-        Some(_) => (deadline.min(Instant::now() + LED_AMONG_OTHERS), Ok(())),
-        None => (deadline, Err(ErrorCode::RequestTimedOut)),
-    };
-    tokio::time::timeout_at(deadline.into(), led)
-        .await
-        .unwrap_or(too_late)
 }
 
 #[cfg(test)]

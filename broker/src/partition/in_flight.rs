@@ -57,6 +57,17 @@ pub enum AppendedVerdict<D> {
     Refused(SequenceFault),
 }
 
+impl<D> AppendedVerdict<D> {
+    /// The same verdict, with what `describe` makes of the place of a duplicate.
+    pub fn map<E>(self, describe: impl FnOnce(D) -> E) -> AppendedVerdict<E> {
+        match self {
+            Self::Next => AppendedVerdict::Next,
+            Self::Duplicate(place) => AppendedVerdict::Duplicate(describe(place)),
+            Self::Refused(fault) => AppendedVerdict::Refused(fault),
+        }
+    }
+}
+
 /// What the overlaid state says about a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<T, D> {

@@ -12,6 +12,7 @@
 //! - offsets change before the partition's waiters are fired;
 //! - a duplicate is answered with the offset of its first copy, and only once that is committed.
 
+mod ended;
 mod error;
 pub mod in_flight;
 mod prepare;
@@ -30,7 +31,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use odradek_protocol::batch::{BatchHeader, BatchOrigin};
 use odradek_protocol::ids::{
-    LeaderEpoch, LogOffsets, Offset, PartitionIndex, TimestampMs, TopicId,
+    LeaderEpoch, LogOffsets, NodeId, Offset, PartitionIndex, TimestampMs, TopicId,
 };
 use odradek_raft::{
     AppendOutcome, CompactionOutcome, CompactionRequest, Group, GroupKey, GroupObserver,
@@ -47,15 +48,19 @@ use crate::leading::LeadershipChanges;
 use crate::partitions::log_dir::LogDirectory;
 use crate::waiters::WaitList;
 
+#[cfg(test)]
+pub(crate) use ended::Told;
 pub use error::PartitionError;
-use in_flight::{AppendedVerdict, SequenceFault, SequencedBatch, Verdict};
+use in_flight::{AppendedVerdict, SequenceFault};
 pub use read::{FoundOffset, OffsetSpec, Reader, must_not_wait};
 pub use replication::ReplicationView;
 use replication::{MoreThanMajority, SharedView};
 pub use settings::PartitionSettings;
 pub use ticket::Appending;
-use ticket::SharedOutcome;
-use transactions::Ordering;
+pub(crate) use ticket::SharedOutcome;
+#[cfg(test)]
+pub(crate) use transactions::AppendedProducers;
+pub(crate) use transactions::{Candidate, Judged, Ordering};
 pub use transactions::{Guard, TxnEnd, Unverified, Verification};
 
 /// How long a producer waits at most before it looks again whether a full group has room.
@@ -203,6 +208,12 @@ impl GroupObserver for PartitionEvents {
 
     fn on_log_start(&self, _log_start: Offset) {
         self.waiters.fire();
+    }
+
+    fn on_replica_lost(&self, _node: NodeId) {
+        if let Some((key, changes)) = &self.leadership {
+            changes.note(*key);
+        }
     }
 
     fn on_offline(&self, cause: Arc<str>) {
@@ -464,47 +475,34 @@ impl Partition {
             self.count_taken(size, header.record_count);
             return Ok(Appending::new(committed, appended, stamped, events).and(more_than_majority));
         }
-        let sequenced = SequencedBatch {
-            producer_id: header.producer_id,
-            epoch: header.producer_epoch,
-            first: header.base_sequence,
-            last: header.last_sequence(),
+        let candidate = Candidate {
+            header: &header,
+            term: epoch,
+            verification: options.verification,
+            now: self.clock.wall(),
         };
         let mut ordering = self.ordering.lock();
-        let verdict = ordering
-            .in_flight
-            .check(&sequenced, || self.appended_verdict(&header));
-        match verdict {
-            Verdict::Next => {
-                self.check_transaction(&mut ordering, &header, epoch, options.verification)?;
-            }
-            Verdict::DuplicateInFlight(first_copy) => {
+        let judged =
+            ordering.judge(candidate, &self.reader(), || self.appended_verdict(&header))?;
+        match judged {
+            Judged::New => {}
+            Judged::InFlight(first_copy) => {
                 self.metrics.duplicate();
                 return Ok(
                     Appending::shared(first_copy, None, stamped, events).and(more_than_majority)
                 );
             }
-            Verdict::DuplicateAppended(place) => {
+            Judged::Appended(place) => {
                 self.metrics.duplicate();
                 // Kafka answers a duplicate with the timestamp of its first copy.
                 let appending = Appending::known(place.outcome, Some(place.timestamp), events);
                 return Ok(appending.and(more_than_majority));
             }
-            Verdict::Refused(fault) => {
-                self.check_transaction(&mut ordering, &header, epoch, options.verification)?;
-                return Err(fault.into());
-            }
         }
         self.group.propose(proposal)?;
         self.count_taken(size, header.record_count);
         let outcome = SharedOutcome::new(committed);
-        let is_transactional = header.is_transactional();
-        if is_transactional {
-            ordering.traces.forget(header.producer_id);
-        }
-        ordering
-            .in_flight
-            .record(sequenced, is_transactional, outcome.clone());
+        ordering.proposed(&header, outcome.clone());
         Ok(Appending::shared(outcome, appended, stamped, events).and(more_than_majority))
     }
 
@@ -575,6 +573,7 @@ impl Partition {
         let mut ordering = self.ordering.lock();
         ordering.in_flight.sweep();
         ordering.traces.sweep(self.clock.wall());
+        ordering.ended.sweep(self.clock.wall());
     }
 
     /// Bytes of its log.
@@ -616,30 +615,49 @@ impl Partition {
         let verdict = self
             .reader()
             .with_producers(|states| states.check(header, AppendOrigin::Client));
-        match verdict {
-            Ok(producer_state::Verdict::Accept) => AppendedVerdict::Next,
-            Ok(producer_state::Verdict::Duplicate {
-                base_offset,
-                last_offset,
-                timestamp,
-            }) => AppendedVerdict::Duplicate(AppendedPlace {
-                outcome: AppendOutcome {
-                    base_offset,
-                    last_offset,
-                    leader_epoch: self.leadership().epoch().unwrap_or(LeaderEpoch::NONE),
-                    log_start: self.offsets().log_start.offset(),
-                },
-                timestamp,
-            }),
-            Err(ProducerError::OutOfOrderSequence { .. }) => {
-                AppendedVerdict::Refused(SequenceFault::OutOfOrder)
-            }
-            Err(ProducerError::FencedEpoch { .. } | ProducerError::FencedCoordinator { .. }) => {
-                AppendedVerdict::Refused(SequenceFault::FencedEpoch)
-            }
-            Err(ProducerError::NotInTransaction { .. }) => {
-                AppendedVerdict::Refused(SequenceFault::OutsideTransaction)
-            }
+        appended_verdict(verdict).map(|found| AppendedPlace {
+            outcome: AppendOutcome {
+                base_offset: found.base_offset,
+                last_offset: found.last_offset,
+                leader_epoch: self.leadership().epoch().unwrap_or(LeaderEpoch::NONE),
+                log_start: self.offsets().log_start.offset(),
+            },
+            timestamp: found.timestamp,
+        })
+    }
+}
+
+/// The place of a batch that is in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundBatch {
+    pub base_offset: Offset,
+    pub last_offset: Offset,
+    pub timestamp: TimestampMs,
+}
+
+/// What the verdict of the log's own producer state means to a batch.
+pub(crate) fn appended_verdict(
+    verdict: Result<producer_state::Verdict, ProducerError>,
+) -> AppendedVerdict<FoundBatch> {
+    match verdict {
+        Ok(producer_state::Verdict::Accept) => AppendedVerdict::Next,
+        Ok(producer_state::Verdict::Duplicate {
+            base_offset,
+            last_offset,
+            timestamp,
+        }) => AppendedVerdict::Duplicate(FoundBatch {
+            base_offset,
+            last_offset,
+            timestamp,
+        }),
+        Err(ProducerError::OutOfOrderSequence { .. }) => {
+            AppendedVerdict::Refused(SequenceFault::OutOfOrder)
+        }
+        Err(ProducerError::FencedEpoch { .. } | ProducerError::FencedCoordinator { .. }) => {
+            AppendedVerdict::Refused(SequenceFault::FencedEpoch)
+        }
+        Err(ProducerError::NotInTransaction { .. }) => {
+            AppendedVerdict::Refused(SequenceFault::OutsideTransaction)
         }
     }
 }

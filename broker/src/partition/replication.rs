@@ -12,13 +12,14 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
 use odradek_raft::Group;
+use tokio::time::Instant;
 
 use super::{Partition, PartitionError};
 
-/// First pause between two looks at how far the replicas are.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// Longest such pause.
-const SLOWEST_LOOK: Duration = Duration::from_millis(16);
+/// Shortest time between two looks at how far the replicas are: many may wait for the same replica.
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// Longest time until it is looked whether enough of them are in sync still, of which nobody tells.
+const VIEW_LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 /// What the leader of a term last saw of its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +124,9 @@ impl MoreThanMajority {
     /// Waits until so many replicas have everything below `end`, which is committed. Gives up when
     /// fewer are in sync.
     pub(super) async fn have(&self, end: Offset) -> Result<(), PartitionError> {
-        let mut pause = FIRST_LOOK;
+        let mut changes = self.group.subscribe_replication();
         loop {
+            let looked_at = Instant::now();
             if self.holders(end) >= self.required {
                 return Ok(());
             }
@@ -137,9 +139,13 @@ impl MoreThanMajority {
                 let required = self.required;
                 return Err(PartitionError::NotEnoughReplicasAfterAppend { in_sync, required });
             }
-            // A setting that few choose; a look is cheap beside the round trip that is waited for.
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(SLOWEST_LOOK);
+            let until = looked_at + VIEW_LOOK_PERIOD;
+            match tokio::time::timeout_at(until, changes.changed()).await {
+                Ok(true) => tokio::time::sleep_until(looked_at + LOOK_PERIOD).await,
+                // The group has stopped, which the view will say.
+                Ok(false) => tokio::time::sleep_until(until).await,
+                Err(_) => {}
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use odradek_protocol::batch::{BatchHeader, BatchOrigin, TimestampType};
 use odradek_protocol::compression::Compression;
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{
-    LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs,
+    LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs,
 };
 use odradek_protocol::records::{BatchBuilder, NewRecord};
 
@@ -195,6 +195,7 @@ async fn a_batch_of_a_transaction_is_taken_once_its_coordinator_was_asked_and_no
             coordinator_epoch,
         },
         bumps_epoch: false,
+        started_at: TimestampMs::NONE,
     };
     let early = asked(&partition);
     assert_eq!(early.producer, end(1).producer);
@@ -220,6 +221,78 @@ async fn a_batch_of_a_transaction_is_taken_once_its_coordinator_was_asked_and_no
     assert_eq!(partition.offsets().last_stable.get(), 3);
 }
 
+/// The coordinator's first word is held up on its way, and it has been told once more since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_comes_late_ends_no_later_transaction_of_the_same_epoch() {
+    let (_fixture, partition) = one_partition().await;
+    let append = |sequence: i32| {
+        let mut builder = BatchBuilder::new().transactional().producer(
+            ProducerId::new(9),
+            ProducerEpoch::new(0),
+            Sequence::new(sequence),
+        );
+        builder.push(NewRecord {
+            timestamp: START,
+            key: None,
+            value: Some(b"value"),
+            headers: &[],
+        });
+        let batch = builder.build();
+        let Err(PartitionError::Unverified(asked)) = partition.append(batch.clone(), CLIENT) else {
+            panic!("taken without a question");
+        };
+        let verified = AppendOptions {
+            verification: Verification::Done(asked.guard),
+            ..CLIENT
+        };
+        let appending = partition.append(batch, verified).expect("taken");
+        async { appending.committed().await.expect("committed") }
+    };
+    let end = |started_at| TxnEnd {
+        producer: ProducerIdentity {
+            id: ProducerId::new(9),
+            epoch: ProducerEpoch::new(0),
+        },
+        marker: EndTxnMarker {
+            aborted: false,
+            coordinator_epoch: 2,
+        },
+        bumps_epoch: false,
+        started_at: TimestampMs::new(started_at),
+    };
+    let tell = |end| {
+        let appending = partition.append_marker(end);
+        async {
+            appending
+                .expect("taken")
+                .committed()
+                .await
+                .expect("committed")
+        }
+    };
+    append(0).await;
+    let first = tell(end(5)).await;
+    assert_eq!(partition.offsets().last_stable.get(), 2);
+    assert_eq!(tell(end(5)).await, first, "it is written once");
+    append(1).await;
+    assert_eq!(partition.offsets().last_stable.get(), 2, "the next is open");
+    assert_eq!(tell(end(5)).await, first, "late");
+    assert_eq!(partition.offsets().last_stable.get(), 2, "and still is");
+    assert!(matches!(
+        partition.check_marker(first.leader_epoch, end(5)),
+        Ok(false)
+    ));
+    tell(end(6)).await;
+    assert_eq!(partition.offsets().last_stable.get(), 4);
+    append(2).await;
+    let later = partition.append_marker(end(5));
+    assert!(later.is_err(), "two transactions late");
+    assert_eq!(partition.offsets().last_stable.get(), 4);
+    // Who does not say which one ends the open one.
+    tell(end(TimestampMs::NONE.get())).await;
+    assert_eq!(partition.offsets().last_stable.get(), 6);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_asked_about_while_the_one_before_is_being_ended_is_taken() {
     let (_fixture, partition) = one_partition().await;
@@ -235,6 +308,7 @@ async fn a_transaction_asked_about_while_the_one_before_is_being_ended_is_taken(
             coordinator_epoch: 1,
         },
         bumps_epoch,
+        started_at: TimestampMs::NONE,
     };
     let marker = partition.append_marker(end(true)).expect("taken");
     marker.committed().await.expect("committed");

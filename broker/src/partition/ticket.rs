@@ -17,15 +17,27 @@ use super::in_flight::Ticket;
 use super::{MoreThanMajority, PartitionEvents};
 
 /// The channel on which a group tells the fate of a batch.
-pub(super) type Committed = oneshot::Receiver<Result<AppendOutcome, ProposeError>>;
+pub(crate) type Committed = oneshot::Receiver<Result<AppendOutcome, ProposeError>>;
 
 /// The shared outcome of a batch that may be sent again.
 #[derive(Clone, Debug)]
 pub struct SharedOutcome(Shared<Committed>);
 
 impl SharedOutcome {
-    pub(super) fn new(committed: Committed) -> Self {
+    pub(crate) fn new(committed: Committed) -> Self {
         Self(committed.shared())
+    }
+
+    /// Whether it is known that the batch will not be committed by this leader.
+    pub(super) fn has_failed(&self) -> bool {
+        let outcome = self.0.clone().now_or_never();
+        matches!(outcome, Some(Ok(Err(_)) | Err(_)))
+    }
+
+    /// Waits for it; `None` if whoever knew is gone.
+    #[cfg(test)]
+    pub(crate) async fn wait(self) -> Option<Result<AppendOutcome, ProposeError>> {
+        self.0.await.ok()
     }
 }
 

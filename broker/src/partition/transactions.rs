@@ -15,10 +15,14 @@ use std::collections::HashMap;
 use odradek_protocol::batch::{BatchHeader, BatchOrigin};
 use odradek_protocol::ids::{LeaderEpoch, ProducerEpoch, ProducerId, Sequence, TimestampMs};
 use odradek_raft::Proposal;
-use odradek_storage::producer_state::EndTxnMarker;
+use odradek_storage::LogReader;
+use odradek_storage::producer_state::{EndTxnMarker, ProducerStates};
 use tokio::sync::oneshot;
 
-use super::in_flight::{InFlight, LastInFlight, SequenceFault};
+use super::ended::{Ends, Told};
+use super::in_flight::{
+    AppendedVerdict, InFlight, LastInFlight, SequenceFault, SequencedBatch, Verdict,
+};
 use super::ticket::SharedOutcome;
 use super::{Appending, Partition, PartitionError};
 use crate::coordinator::effects::ProducerIdentity;
@@ -71,6 +75,8 @@ pub struct TxnEnd {
     pub marker: EndTxnMarker,
     /// Whether the epoch is above that of every batch of the transaction.
     pub bumps_epoch: bool,
+    /// When the transaction began, by its coordinator; none if that does not say so.
+    pub started_at: TimestampMs,
 }
 
 #[derive(Debug)]
@@ -187,42 +193,104 @@ impl Traces {
     }
 }
 
-/// What orders the appends of a partition.
-#[derive(Debug, Default)]
-pub(super) struct Ordering {
-    pub in_flight: InFlight<SharedOutcome>,
-    pub traces: Traces,
+/// The producer state of what is in the log.
+pub(crate) trait AppendedProducers {
+    /// Looks at it.
+    fn look<T>(&self, read: impl FnOnce(&ProducerStates) -> T) -> T;
 }
 
-impl Partition {
-    /// Whether a transactional batch may be taken in this term as far as its transaction goes; called
-    /// with the lock that orders appends.
-    pub(super) fn check_transaction(
-        &self,
-        ordering: &mut Ordering,
-        header: &BatchHeader,
-        term: LeaderEpoch,
-        verification: Verification,
+impl AppendedProducers for LogReader {
+    fn look<T>(&self, read: impl FnOnce(&ProducerStates) -> T) -> T {
+        self.with_producers(read)
+    }
+}
+
+/// A batch of a producer that is about to be appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    pub header: &'a BatchHeader,
+    /// The term of this broker's leadership.
+    pub term: LeaderEpoch,
+    pub verification: Verification,
+    pub now: TimestampMs,
+}
+
+/// What becomes of a batch that is not refused; `D` describes where a duplicate stands.
+#[derive(Debug)]
+pub(crate) enum Judged<D> {
+    /// It is to be proposed, and [`Ordering::proposed`] told.
+    New,
+    /// Its first copy is in flight.
+    InFlight(SharedOutcome),
+    /// Its first copy is in the log.
+    Appended(D),
+}
+
+/// What orders the appends of a partition: what is in flight and what has been asked about, on top of
+/// what is in the log. Pure.
+#[derive(Debug, Default)]
+pub(crate) struct Ordering {
+    pub(super) in_flight: InFlight<SharedOutcome>,
+    pub(super) traces: Traces,
+    pub(super) ended: Ends,
+}
+
+impl Ordering {
+    /// Whether a batch with a producer id may be appended. `appended` is the verdict of the log's own
+    /// state.
+    pub(crate) fn judge<D>(
+        &mut self,
+        batch: Candidate<'_>,
+        producers: &impl AppendedProducers,
+        appended: impl FnOnce() -> AppendedVerdict<D>,
+    ) -> Result<Judged<D>, PartitionError> {
+        match self.in_flight.check(&sequenced(batch.header), appended) {
+            Verdict::Next => {
+                self.check_transaction(batch, producers)?;
+                Ok(Judged::New)
+            }
+            Verdict::DuplicateInFlight(first_copy) => Ok(Judged::InFlight(first_copy)),
+            Verdict::DuplicateAppended(place) => Ok(Judged::Appended(place)),
+            Verdict::Refused(fault) => {
+                self.check_transaction(batch, producers)?;
+                Err(fault.into())
+            }
+        }
+    }
+
+    /// A batch that was judged to be new has been proposed.
+    pub(crate) fn proposed(&mut self, header: &BatchHeader, outcome: SharedOutcome) {
+        let is_transactional = header.is_transactional();
+        if is_transactional {
+            self.traces.forget(header.producer_id);
+        }
+        self.in_flight
+            .record(sequenced(header), is_transactional, outcome);
+    }
+
+    /// Whether a transactional batch may be taken as far as its transaction goes.
+    fn check_transaction(
+        &mut self,
+        batch: Candidate<'_>,
+        producers: &impl AppendedProducers,
     ) -> Result<(), PartitionError> {
-        ordering.traces.enter(term);
-        if !header.is_transactional() || self.is_in_transaction(ordering, header) {
+        let header = batch.header;
+        self.traces.enter(batch.term);
+        if !header.is_transactional() || self.is_in_transaction(header, producers) {
             return Ok(());
         }
-        match verification {
+        match batch.verification {
             Verification::Off => Ok(()),
             Verification::Needed { bumps_epoch } => {
-                let now = self.clock.wall();
-                let asked = ordering.traces.ask(header, bumps_epoch, now)?;
+                let asked = self.traces.ask(header, bumps_epoch, batch.now)?;
                 Err(PartitionError::Unverified(asked))
             }
             Verification::Done(guard) => {
-                ordering.traces.check(header, guard)?;
+                self.traces.check(header, guard)?;
                 let is_unknown = || {
                     let id = header.producer_id;
-                    ordering.in_flight.last(id).is_none()
-                        && self
-                            .reader()
-                            .with_producers(|states| states.get(id).is_none())
+                    self.in_flight.last(id).is_none()
+                        && producers.look(|states| states.get(id).is_none())
                 };
                 // Such a client begins every transaction with 0, so what came before is missing.
                 if guard.bumps_epoch && header.base_sequence.get() != 0 && is_unknown() {
@@ -234,60 +302,29 @@ impl Partition {
     }
 
     /// Whether the producer of the batch has a transaction open here, with this epoch.
-    fn is_in_transaction(&self, ordering: &Ordering, header: &BatchHeader) -> bool {
-        match ordering.in_flight.last(header.producer_id) {
+    fn is_in_transaction(&self, header: &BatchHeader, producers: &impl AppendedProducers) -> bool {
+        match self.in_flight.last(header.producer_id) {
             Some(LastInFlight::Marker(_)) => return false,
             Some(LastInFlight::Transactional(epoch)) => return epoch == header.producer_epoch,
             Some(LastInFlight::Plain(_)) | None => {}
         }
-        self.reader().with_producers(|states| {
+        producers.look(|states| {
             states.get(header.producer_id).is_some_and(|known| {
                 known.current_txn_first_offset.is_some() && known.epoch == header.producer_epoch
             })
         })
     }
 
-    /// Enqueues the marker that ends a transaction of this partition. A marker for a transaction that
-    /// has ended before, or has never written here, is written all the same.
-    ///
-    /// # Errors
-    /// The marker is of an old producer or coordinator, or cannot be written now.
-    pub fn append_marker(&self, end: TxnEnd) -> Result<Appending, PartitionError> {
-        let epoch = self.require_writable(None, BatchOrigin::Coordinator)?;
-        let settings = self.settings.load();
-        let more_than_majority = self.require_in_sync(epoch, settings.min_insync_replicas)?;
-        let batch = end_marker::build(end.producer, end.marker, self.clock.wall());
-        let header = BatchHeader::parse(&batch)?;
-        let (committed_sender, committed) = oneshot::channel();
-        let mut ordering = self.ordering.lock();
-        self.check_end(&ordering, end)?;
-        self.group.propose(Proposal {
-            batch,
-            header,
-            appended: None,
-            committed: committed_sender,
-        })?;
-        self.directory.take_room(header.size_in_bytes());
-        let outcome = SharedOutcome::new(committed);
-        ordering.traces.end(end);
-        ordering
-            .in_flight
-            .record_marker(end.producer.id, end.producer.epoch, outcome.clone());
-        let events = std::sync::Arc::clone(&self.events);
-        Ok(Appending::shared(outcome, None, None, events).and(more_than_majority))
-    }
-
-    /// Whether a coordinator of this broker, which keeps the partition as its log, may write the
-    /// marker there.
+    /// Whether a marker may be written.
     ///
     /// # Errors
     /// The marker is of an old producer or coordinator.
-    pub fn check_marker(&self, end: TxnEnd) -> Result<(), PartitionError> {
-        self.check_end(&self.ordering.lock(), end)
-    }
-
-    fn check_end(&self, ordering: &Ordering, end: TxnEnd) -> Result<(), PartitionError> {
-        let in_flight = ordering.in_flight.last(end.producer.id);
+    pub(crate) fn check_end(
+        &self,
+        end: TxnEnd,
+        producers: &impl AppendedProducers,
+    ) -> Result<(), PartitionError> {
+        let in_flight = self.in_flight.last(end.producer.id);
         if in_flight.is_some_and(|last| last.epoch() > end.producer.epoch) {
             return Err(SequenceFault::FencedEpoch.into());
         }
@@ -298,10 +335,73 @@ impl Partition {
             return Err(SequenceFault::FencedEpoch.into());
         }
         let (producer, marker) = (end.producer, end.marker);
-        self.reader()
-            .with_producers(|states| {
-                states.check_end(producer.id, producer.epoch, marker, end.bumps_epoch)
-            })
+        producers
+            .look(|states| states.check_end(producer.id, producer.epoch, marker, end.bumps_epoch))
             .map_err(PartitionError::from)
+    }
+
+    /// Whether the same end was told before in this term of the leader.
+    ///
+    /// # Errors
+    /// A later transaction of the producer has been ended since.
+    pub(crate) fn told(&mut self, term: LeaderEpoch, end: TxnEnd) -> Result<Told, PartitionError> {
+        self.ended.told(term, end)
+    }
+
+    /// A marker that was checked has been proposed in this term.
+    pub(crate) fn proposed_end(
+        &mut self,
+        end: TxnEnd,
+        term: LeaderEpoch,
+        outcome: SharedOutcome,
+        now: TimestampMs,
+    ) {
+        self.ended.note(term, end, Some(outcome.clone()), now);
+        self.traces.end(end);
+        self.in_flight
+            .record_marker(end.producer.id, end.producer.epoch, outcome);
+    }
+}
+
+fn sequenced(header: &BatchHeader) -> SequencedBatch {
+    SequencedBatch {
+        producer_id: header.producer_id,
+        epoch: header.producer_epoch,
+        first: header.base_sequence,
+        last: header.last_sequence(),
+    }
+}
+
+impl Partition {
+    /// Enqueues the marker that ends a transaction of this partition. A marker for a transaction that
+    /// has ended before, or has never written here, is written all the same, but for one that is known to
+    /// have been written in this term (`partition/ended.rs`): the producer's next transaction may have begun.
+    ///
+    /// # Errors
+    /// The marker is of an old producer or coordinator, a later transaction has been ended since, or it
+    /// cannot be written now.
+    pub fn append_marker(&self, end: TxnEnd) -> Result<Appending, PartitionError> {
+        let epoch = self.require_writable(None, BatchOrigin::Coordinator)?;
+        let settings = self.settings.load();
+        let more_than_majority = self.require_in_sync(epoch, settings.min_insync_replicas)?;
+        let batch = end_marker::build(end.producer, end.marker, self.clock.wall());
+        let header = BatchHeader::parse(&batch)?;
+        let (committed_sender, committed) = oneshot::channel();
+        let mut ordering = self.ordering.lock();
+        ordering.check_end(end, &self.reader())?;
+        let events = std::sync::Arc::clone(&self.events);
+        if let Told::Again(Some(outcome)) = ordering.told(epoch, end)? {
+            return Ok(Appending::shared(outcome, None, None, events).and(more_than_majority));
+        }
+        self.group.propose(Proposal {
+            batch,
+            header,
+            appended: None,
+            committed: committed_sender,
+        })?;
+        self.directory.take_room(header.size_in_bytes());
+        let outcome = SharedOutcome::new(committed);
+        ordering.proposed_end(end, epoch, outcome.clone(), self.clock.wall());
+        Ok(Appending::shared(outcome, None, None, events).and(more_than_majority))
     }
 }

@@ -1,5 +1,7 @@
 //! Compacting the logs of this broker, one after the other, in the background: those that it leads
 //! and those that it follows.
+//!
+//! How fast counts at once when it is changed, everything else from the next round on.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,24 +11,29 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 
 use super::PartitionManager;
-use crate::config::broker_config::CleanerConfig;
+use crate::config::ConfigStore;
 use crate::data_metrics;
 use crate::partition::Partition;
 
 /// Longest sleep between two questions whether to go on.
 const NAP: Duration = Duration::from_millis(100);
 
+/// Longest sleep between two looks whether the pause between rounds has become another one.
+const PAUSE_LOOK: Duration = Duration::from_secs(1);
+
 impl PartitionManager {
     /// Compacts logs until the process ends.
-    pub(super) async fn keep_clean(&self, config: CleanerConfig) {
-        if !config.enabled {
+    pub(super) async fn keep_clean(&self) {
+        let config = &self.options.config;
+        if !config.load().cleaner.enabled {
             return;
         }
-        let throttle = Arc::new(Throttle::new(config.bytes_per_second));
-        let threads = config.threads.max(1);
-        let map_bytes = config.map_bytes / threads;
+        let throttle = Arc::new(Throttle::new(Arc::clone(config)));
         loop {
-            tokio::time::sleep(config.backoff).await;
+            pause(config).await;
+            let settings = config.load().cleaner;
+            let threads = settings.threads.max(1);
+            let map_bytes = settings.map_bytes / threads;
             futures_util::stream::iter(self.all())
                 .for_each_concurrent(threads, |partition| {
                     let throttle = Arc::clone(&throttle);
@@ -34,6 +41,20 @@ impl PartitionManager {
                 })
                 .await;
         }
+    }
+}
+
+/// Waits for as long as the settings say at its end.
+async fn pause(config: &ConfigStore) {
+    let begun = Instant::now();
+    while let Some(left) = config
+        .load()
+        .cleaner
+        .backoff
+        .checked_sub(begun.elapsed())
+        .filter(|left| !left.is_zero())
+    {
+        tokio::time::sleep(left.min(PAUSE_LOOK)).await;
     }
 }
 
@@ -70,15 +91,15 @@ async fn clean_one(partition: &Partition, map_bytes: usize, throttle: Arc<Thrott
 
 /// Holds the bytes read and written by all compactions to a rate, by making them wait.
 struct Throttle {
-    bytes_per_second: f64,
+    config: Arc<ConfigStore>,
     /// When what was taken so far is paid off.
     paid_until: Mutex<Instant>,
 }
 
 impl Throttle {
-    fn new(bytes_per_second: f64) -> Self {
+    fn new(config: Arc<ConfigStore>) -> Self {
         Self {
-            bytes_per_second,
+            config,
             paid_until: Mutex::new(Instant::now()),
         }
     }
@@ -99,7 +120,8 @@ impl Throttle {
     }
 
     fn cost(&self, bytes: u64) -> Duration {
-        let seconds = bytes as f64 / self.bytes_per_second.max(1.0);
+        let bytes_per_second = self.config.load().cleaner.bytes_per_second;
+        let seconds = bytes as f64 / bytes_per_second.max(1.0);
         Duration::try_from_secs_f64(seconds.min(3600.0)).unwrap_or_default()
     }
 }
@@ -107,17 +129,45 @@ impl Throttle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Settings;
+
+    fn set(config: &ConfigStore, name: &str, value: &str) {
+        let settings = std::iter::once((name.to_owned(), value.to_owned())).collect();
+        let set = config.set_dynamic(settings, Settings::new());
+        set.expect("it can be set while the broker runs");
+    }
 
     #[test]
-    fn a_throttle_spreads_bytes_over_time() {
-        let throttle = Throttle::new(1_000_000.0);
+    fn a_throttle_spreads_bytes_over_time_at_the_rate_of_the_moment() {
+        const RATE: &str = "log.cleaner.io.max.bytes.per.second";
+        let config = ConfigStore::defaults();
+        let throttle = Throttle::new(Arc::clone(&config));
+        assert_eq!(throttle.cost(u64::MAX), Duration::ZERO);
+        set(&config, RATE, "1000000");
         let started = Instant::now();
         for _ in 0..30 {
             assert!(throttle.take(10_000).is_continue());
         }
         let elapsed = started.elapsed();
         assert!(elapsed >= Duration::from_millis(150), "{elapsed:?}");
-        let free = Throttle::new(f64::MAX);
-        assert_eq!(free.cost(u64::MAX), Duration::ZERO);
+        set(&config, RATE, "2000000");
+        assert_eq!(throttle.cost(1_000_000), Duration::from_millis(500));
+    }
+
+    #[tokio::test]
+    async fn a_pause_ends_when_it_has_become_shorter() {
+        const BACKOFF: &str = "log.cleaner.backoff.ms";
+        let config = ConfigStore::defaults();
+        set(&config, BACKOFF, "3600000");
+        let started = Instant::now();
+        let paused = {
+            let config = Arc::clone(&config);
+            tokio::spawn(async move { pause(&config).await })
+        };
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!paused.is_finished());
+        set(&config, BACKOFF, "10");
+        paused.await.expect("no panic");
+        assert!(started.elapsed() < Duration::from_secs(10));
     }
 }

@@ -9,7 +9,6 @@ use futures_util::StreamExt;
 use super::PartitionManager;
 use super::log_dir::LogDirectory;
 use crate::config::BrokerConfig;
-use crate::config::broker_config::CleanerConfig;
 use crate::data_metrics;
 
 /// Time between two looks at free space.
@@ -33,8 +32,6 @@ pub struct HousekeepingOptions {
     /// Free space that is kept when produce is refused, in bytes; at most a twentieth of the file
     /// system counts.
     pub disk_reserve_bytes: u64,
-    /// How logs are compacted.
-    pub cleaner: CleanerConfig,
 }
 
 impl HousekeepingOptions {
@@ -44,7 +41,6 @@ impl HousekeepingOptions {
             retention_check_interval: config.retention_check_interval,
             producer_expiration_check_interval: config.producer_id_expiration_check_interval,
             disk_reserve_bytes: config.disk_reserve_bytes,
-            cleaner: config.cleaner,
         }
     }
 }
@@ -52,7 +48,7 @@ impl HousekeepingOptions {
 impl PartitionManager {
     /// Keeps house until the process ends. Run it as a task of its own.
     pub async fn keep_house(self: Arc<Self>, options: HousekeepingOptions) {
-        tokio::join!(self.keep_clean(options.cleaner), self.look_round(options));
+        tokio::join!(self.keep_clean(), self.look_round(options));
     }
 
     async fn look_round(&self, options: HousekeepingOptions) {

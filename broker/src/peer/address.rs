@@ -4,7 +4,7 @@
 //! the configuration, from the metadata or from whoever was asked, and the one that it registered
 //! with. The registered one is newer and comes first; the other is tried when it fails.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use odradek_protocol::ids::NodeId;
@@ -80,6 +80,24 @@ impl AddressBook {
             .collect()
     }
 
+    /// Everybody who has an address.
+    pub fn nodes(&self) -> BTreeSet<NodeId> {
+        let known = self.known.read();
+        let nodes = known.voters.keys().chain(known.registered.keys());
+        nodes.copied().collect()
+    }
+
+    /// Whether a node votes on the metadata, as far as is known.
+    pub fn is_voter(&self, node: NodeId) -> bool {
+        self.known.read().voters.contains_key(&node)
+    }
+
+    /// Whether a node has an address.
+    pub fn has(&self, node: NodeId) -> bool {
+        let known = self.known.read();
+        known.voters.contains_key(&node) || known.registered.contains_key(&node)
+    }
+
     /// Addresses of a node, the likeliest first.
     pub fn addresses(&self, node: NodeId) -> Vec<PeerAddress> {
         let known = self.known.read();
@@ -113,9 +131,12 @@ mod tests {
         book.set_registered([(one, at(11)), (two, at(2))]);
         assert_eq!(book.addresses(one), [at(11), at(1)]);
         assert_eq!(book.addresses(two), [at(2)]);
+        assert_eq!(book.nodes(), [one, two].into());
+        let three = NodeId::new(3);
+        assert!(book.is_voter(one) && book.has(two) && !book.has(three));
         book.set_registered([]);
         assert_eq!(book.addresses(one), [at(1)]);
-        assert_eq!(book.addresses(NodeId::new(3)), []);
+        assert_eq!(book.addresses(three), []);
         assert_eq!(
             PeerAddress {
                 host: "::1".to_owned(),

@@ -6,36 +6,39 @@
 //! for they may take long; probes and votes must not wait for them.
 //!
 //! What bounds it: append requests without an answer by the limits that the other side was told;
-//! calls without a reply by `odradek.peer.requests`; answers that wait for the socket by not
-//! reading while there are too many.
+//! calls without a reply by `odradek.peer.requests`; large frames that have not arrived whole, and
+//! those that ask the broker something until it has answered, by `odradek.peer.incoming.bytes`; answers
+//! that wait for the socket by not reading while there are too many.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, SelectAll};
-use futures_util::{Stream, StreamExt};
 use odradek_protocol::ids::NodeId;
 use odradek_raft::RaftNode;
-use odradek_raft::network::{AppendResults, NetworkError};
-use odradek_raft::rpc::{AppendRequest, AppendResult};
+use odradek_raft::network::NetworkError;
+use odradek_raft::rpc::{AppendResult, Signed};
 use odradek_raft::wire::{self, Reader, WireError};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::admission::{Admission, Forbidden};
 use super::asking::SessionEnd;
 use super::call::{self, Call, StreamEnd};
 use super::conduit::{Bounds, charge};
-use super::frame::{Frame, FrameReader, HEAD_BYTES, Kind};
+use super::frame::{Frame, FrameReader, HEAD_BYTES, Intake, Kind, SMALL_MAX_BYTES};
 use super::mailbox::Mailbox;
 use super::metrics::Traffic;
 use super::outbox::Outbox;
+use super::served::{Numbered, Served};
 use super::server::PeerService;
-use super::{PeerReply, PeerRequest, Throttles};
+use super::{Caller, PeerReply, PeerRequest, Throttles};
+use crate::memory::Reservation;
 
 /// A piece of records is held back by a throttle for no longer; then there is nothing in it.
 const HELD_BACK_MAX: Duration = Duration::from_secs(4);
@@ -45,10 +48,15 @@ const FRAMES_AT_ONCE: usize = 64;
 /// What an answering connection needs.
 pub(super) struct Serving<'a> {
     pub(super) from: NodeId,
+    /// The same with what it has said of itself.
+    pub(super) caller: &'a Caller,
+    /// What it may do.
+    pub(super) admission: Admission<'a>,
     pub(super) raft: &'a Arc<RaftNode>,
     pub(super) service: &'a OnceLock<Arc<dyn PeerService>>,
     pub(super) throttles: &'a Arc<Throttles>,
     pub(super) bounds: Bounds,
+    pub(super) intake: Intake,
     pub(super) max_streams: usize,
     pub(super) traffic: &'a Traffic,
     /// Told whenever something has arrived.
@@ -59,7 +67,8 @@ pub(super) struct Serving<'a> {
 pub(super) async fn run(stream: &TcpStream, start: BytesMut, serving: Serving<'_>) -> SessionEnd {
     let mut session = Session {
         stream,
-        frames: FrameReader::new(serving.bounds.frame, start),
+        frames: FrameReader::new(serving.intake.clone(), start),
+        is_known: false,
         serving,
         out: Outbox::default(),
         streams: HashMap::new(),
@@ -74,6 +83,8 @@ pub(super) async fn run(stream: &TcpStream, start: BytesMut, serving: Serving<'_
 struct Session<'a> {
     stream: &'a TcpStream,
     frames: FrameReader,
+    /// Whether it has turned out to be one of the cluster.
+    is_known: bool,
     serving: Serving<'a>,
     out: Outbox,
     streams: HashMap<u32, Served>,
@@ -84,48 +95,6 @@ struct Session<'a> {
     under_way: usize,
 }
 
-/// A stream as its requests see it.
-struct Served {
-    requests: Mailbox<AppendRequest>,
-    /// What each unanswered request counts, oldest first.
-    charges: VecDeque<usize>,
-    /// No request follows.
-    complete: bool,
-    /// Ends the answers.
-    abort: AbortHandle,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // The group reads no further, and nobody reads its answers.
-        self.requests.close();
-        self.abort.abort();
-    }
-}
-
-/// Answers of one stream with its number, and one `None` at their end.
-struct Numbered {
-    number: u32,
-    answers: Option<Abortable<AppendResults>>,
-}
-
-impl Stream for Numbered {
-    type Item = (u32, Option<Result<AppendResult, NetworkError>>);
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let number = self.number;
-        let Some(answers) = &mut self.answers else {
-            return Poll::Ready(None);
-        };
-        answers.poll_next_unpin(cx).map(|answer| {
-            if answer.is_none() {
-                self.answers = None;
-            }
-            Some((number, answer))
-        })
-    }
-}
-
 impl Session<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         loop {
@@ -133,6 +102,7 @@ impl Session<'_> {
                 Ok(received) => self.gather(cx) || received,
                 Err(end) => return Poll::Ready(end),
             };
+            let was_full = !self.may_receive();
             let traffic = self.serving.traffic;
             let sent = self
                 .out
@@ -140,7 +110,9 @@ impl Session<'_> {
             if let Poll::Ready(Err(error)) = sent {
                 return Poll::Ready(error.into());
             }
-            if !progress {
+            // Who was not read from for want of room is now, if there is some: nobody else would wake this
+            // task for what has arrived already.
+            if !progress && (!was_full || !self.may_receive()) {
                 return Poll::Pending;
             }
         }
@@ -158,6 +130,7 @@ impl Session<'_> {
             if !self.may_receive() {
                 break;
             }
+            self.set_frame_limit();
             let serving = &self.serving;
             let received = |bytes| {
                 serving.traffic.received(bytes);
@@ -172,10 +145,28 @@ impl Session<'_> {
         Ok(progress)
     }
 
+    /// Strangers send nothing large.
+    fn set_frame_limit(&mut self) {
+        if self.is_known {
+            return;
+        }
+        self.is_known = self.serving.admission.is_known();
+        let limit = self.serving.bounds.frame;
+        self.frames.set_limit(match self.is_known {
+            true => limit,
+            false => limit.min(SMALL_MAX_BYTES),
+        });
+    }
+
     fn take(&mut self, frame: Frame) -> Result<(), SessionEnd> {
-        let Frame { kind, number, body } = frame;
+        let Frame {
+            kind,
+            number,
+            body,
+            reservation,
+        } = frame;
         match kind {
-            Kind::Call => self.call(number, body)?,
+            Kind::Call => self.call(number, body, reservation)?,
             Kind::Open => self.open(number, body)?,
             Kind::Append => self.append(number, body)?,
             // Streams that are unknown have been closed, and the news is on its way.
@@ -193,12 +184,13 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn open(&mut self, number: u32, body: Bytes) -> Result<(), WireError> {
+    fn open(&mut self, number: u32, body: Bytes) -> Result<(), SessionEnd> {
+        self.serving.admission.check_cluster()?;
         let mut reader = Reader::new(body);
         let group = reader.group_key()?;
         reader.end()?;
         if self.streams.contains_key(&number) {
-            return Err(WireError::Malformed("stream: it is open already"));
+            return Err(WireError::Malformed("stream: it is open already").into());
         }
         if self.streams.len() >= self.serving.max_streams {
             self.closed(number, StreamEnd::TooMany);
@@ -211,6 +203,8 @@ impl Session<'_> {
             Ok(answers) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let served = Served {
+                    group,
+                    checked: None,
                     requests,
                     charges: VecDeque::new(),
                     complete: false,
@@ -237,8 +231,9 @@ impl Session<'_> {
         let request = match wire::get_append_request(&mut reader) {
             Ok(request) => request,
             Err(WireError::Damaged { index, cause }) => {
-                let from = self.serving.from;
-                tracing::error!(%from, index, cause, "an entry has arrived damaged");
+                self.serving
+                    .admission
+                    .say_damaged(stream.group, index, &cause);
                 self.forget(number);
                 self.closed(number, StreamEnd::Damaged);
                 return Ok(());
@@ -246,6 +241,16 @@ impl Session<'_> {
             Err(error) => return Err(error.into()),
         };
         reader.end()?;
+        let admission = &self.serving.admission;
+        if stream.checked == Some(request.term()) {
+            admission.check_name(&request)?;
+        } else if admission.may_speak(stream.group, &request)? {
+            stream.checked = Some(request.term());
+        } else {
+            self.forget(number);
+            self.closed(number, StreamEnd::NotServed);
+            return Ok(());
+        }
         // Each limit may be passed by a request or a few, taken at the same moment.
         self.under_way += charge;
         stream.charges.push_back(charge);
@@ -256,10 +261,23 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn call(&mut self, number: u32, body: Bytes) -> Result<(), WireError> {
+    fn call(
+        &mut self,
+        number: u32,
+        body: Bytes,
+        reservation: Option<Reservation>,
+    ) -> Result<(), SessionEnd> {
         let raft = Arc::clone(self.serving.raft);
         let node = raft.node_id();
-        match Call::get(Reader::new(body))? {
+        let call = Call::get(Reader::new(body))?;
+        if self.is_refused(&call)? {
+            let refused = Err(NetworkError::Unreachable(node));
+            self.out.put(Kind::Reply, number, |out| {
+                call::put_reply(out, &refused, wire::put_nothing);
+            });
+            return Ok(());
+        }
+        match call {
             Call::Vote {
                 group,
                 request,
@@ -277,7 +295,7 @@ impl Session<'_> {
                 reply_bytes(number, &reply, wire::put_transfer_reply)
             })),
             Call::Probe(probe) if probe.from != self.serving.from => {
-                return Err(WireError::Malformed("probe: it is of another node"));
+                return Err(Forbidden::OfAnother(probe.from).into());
             }
             Call::Probe(probe) => {
                 let reply = Ok(raft.serve_probe(probe));
@@ -334,17 +352,51 @@ impl Session<'_> {
                 let reply = asked.await.unwrap_or_else(stopped);
                 reply_bytes(number, &reply, wire::put_droppable)
             })),
-            Call::Peer(request) => self.request(number, request),
+            Call::Peer(request) => self.request(number, request, reservation),
             Call::Unknown => self.out.put(Kind::Reply, number, call::put_unsupported),
         }
         Ok(())
     }
 
-    fn request(&mut self, number: u32, request: PeerRequest) {
+    /// Whether a call is one that its sender may make later, perhaps, but not now.
+    fn is_refused(&self, call: &Call) -> Result<bool, Forbidden> {
+        let admission = &self.serving.admission;
+        let may = match call {
+            Call::Peer(request) => return admission.check_request(request).map(|()| false),
+            // Told so whoever asks.
+            Call::Unknown => return Ok(false),
+            Call::Vote { group, request, .. } => admission.may_speak(*group, request)?,
+            Call::Snapshot { group, offer } => admission.may_speak(*group, offer)?,
+            Call::Transfer { group, request } => admission.may_speak(*group, request)?,
+            Call::OpenRecords { group, .. } => {
+                admission.check_cluster()?;
+                admission.is_member(*group)
+            }
+            Call::Probe(_) | Call::Leadership(_) => {
+                admission.check_cluster()?;
+                admission.is_known()
+            }
+            Call::Clearance(_)
+            | Call::ReadRecords { .. }
+            | Call::CloseRecords(_)
+            | Call::Droppable(_) => {
+                admission.check_cluster()?;
+                true
+            }
+        };
+        Ok(!may)
+    }
+
+    fn request(&mut self, number: u32, request: PeerRequest, reservation: Option<Reservation>) {
         match self.serving.service.get() {
             Some(service) => {
-                let answer = service.serve(self.serving.from, request);
-                self.requests.spawn(async move { (number, answer.await) });
+                let answer = service.serve(self.serving.caller, request);
+                self.requests.spawn(async move {
+                    let reply = answer.await;
+                    // What was asked has been in memory until now.
+                    drop(reservation);
+                    (number, reply)
+                });
             }
             None => self.reply(number, &PeerReply::Busy),
         }

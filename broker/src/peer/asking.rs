@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
 use odradek_raft::wire::WireError;
 use tokio::net::TcpStream;
 
+use super::admission::Forbidden;
 use super::conduit::Conduit;
 use super::frame::{FrameEnd, FrameReader};
 use super::metrics::Traffic;
@@ -26,12 +26,31 @@ pub(super) enum SessionEnd {
     OverBudget,
     #[error("closed by this node")]
     Closed,
+    #[error("not allowed: {0}")]
+    Forbidden(#[from] Forbidden),
+}
+
+impl SessionEnd {
+    /// Whether the other node, or who says to be it, has done what no node does.
+    pub(super) fn is_fault(&self) -> bool {
+        match self {
+            Self::Malformed(_) | Self::OverBudget | Self::Forbidden(_) => true,
+            Self::Frame(end) => match end {
+                FrameEnd::TooLong { .. }
+                | FrameEnd::TooShort(_)
+                | FrameEnd::UnknownKind(_)
+                | FrameEnd::Stalled => true,
+                FrameEnd::Closed | FrameEnd::Truncated | FrameEnd::Socket(_) => false,
+            },
+            Self::Socket(_) | Self::Closed => false,
+        }
+    }
 }
 
 /// Runs the connection until it ends. The caller closes the conduit then.
 pub(super) async fn run(
     stream: &TcpStream,
-    start: BytesMut,
+    frames: FrameReader,
     conduit: &Arc<Conduit>,
     traffic: &Traffic,
 ) -> SessionEnd {
@@ -39,7 +58,7 @@ pub(super) async fn run(
         stream,
         conduit,
         traffic,
-        frames: FrameReader::new(conduit.bounds().frame, start),
+        frames,
         sending: Outbox::default(),
     };
     std::future::poll_fn(|cx| session.poll(cx)).await

@@ -63,11 +63,22 @@ const WOKEN_AT_ONCE: usize = 4;
 /// Answers of one stream.
 pub(super) type Answers = Mailbox<Result<AppendResult, NetworkError>>;
 
+/// What the two ends have told each other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Introduced {
+    /// The other node's process.
+    pub(super) incarnation: Uuid,
+    /// The version that both speak.
+    pub(super) peer_protocol: u16,
+    /// Whether this node has named its cluster.
+    pub(super) names_cluster: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Conduit {
     to: NodeId,
-    incarnation: Uuid,
+    introduced: Introduced,
     bounds: Bounds,
     state: Mutex<State>,
     /// The task that moves bytes.
@@ -133,10 +144,10 @@ impl State {
 }
 
 impl Conduit {
-    pub(super) fn new(to: NodeId, incarnation: Uuid, bounds: Bounds) -> Self {
+    pub(super) fn new(to: NodeId, introduced: Introduced, bounds: Bounds) -> Self {
         Self {
             to,
-            incarnation,
+            introduced,
             bounds,
             state: Mutex::default(),
             session: AtomicWaker::new(),
@@ -148,9 +159,9 @@ impl Conduit {
         self.to
     }
 
-    /// Its process.
-    pub(super) fn incarnation(&self) -> Uuid {
-        self.incarnation
+    /// How the two ends know each other.
+    pub(super) fn introduced(&self) -> &Introduced {
+        &self.introduced
     }
 
     pub(super) fn bounds(&self) -> &Bounds {

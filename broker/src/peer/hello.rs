@@ -19,7 +19,9 @@ const HELLO_VERSION: i16 = 0;
 /// Lowest version of the protocol between nodes that this node speaks.
 pub(super) const PROTOCOL_MIN: u16 = 1;
 /// Highest such version.
-pub(super) const PROTOCOL_MAX: u16 = 2;
+pub const PROTOCOL_MAX: u16 = 2;
+/// The version from which on a message may be of another incarnation of a partition than the first.
+pub const PROTOCOL_WITH_INCARNATIONS: u16 = 2;
 /// Longest hello, and longest answer.
 pub(super) const MAX_BYTES: usize = 4096;
 /// Correlation id of a hello: there is one.
@@ -81,6 +83,8 @@ pub(super) enum Refusal {
          none in common"
     )]
     NoCommonVersion { theirs_min: u16, theirs_max: u16 },
+    #[error("{} is the id of no node", .0.get())]
+    NoNode(NodeId),
     #[error("{0}")]
     NotAdmitted(String),
 }
@@ -94,6 +98,7 @@ impl Refusal {
             Self::OwnConnection => "self",
             Self::SameId(_) => "same_id",
             Self::NoCommonVersion { .. } => "version",
+            Self::NoNode(_) => "no_node",
             Self::NotAdmitted(_) => "not_admitted",
         }
     }
@@ -118,6 +123,9 @@ impl Hello {
                 theirs_min: self.min,
                 theirs_max: self.max,
             });
+        }
+        if self.from.node_id.get() < 0 {
+            return Err(Refusal::NoNode(self.from.node_id));
         }
         if self.to == ANYBODY {
             return check_cluster(&self.from, local).map(|()| version);
@@ -399,6 +407,7 @@ mod tests {
         );
         curious.from.cluster_id = Some("theirs".to_owned());
         assert!(curious.check(&here).is_err());
+        assert_eq!(reason(hello(-1, 2, None)), "-1 is the id of no node");
         let mut older = hello(2, 2, None);
         (older.min, older.max) = (1, 1);
         assert_eq!(older.check(&here), Ok(1), "in a rolling upgrade");

@@ -7,6 +7,8 @@ use arc_swap::ArcSwapOption;
 use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::NodeId;
 
+use super::hello::PROTOCOL_MAX;
+
 /// This node, as it introduces itself.
 #[derive(Debug)]
 pub struct LocalNode {
@@ -53,6 +55,15 @@ impl LocalNode {
         self.cluster_id.store(Some(Arc::new(cluster_id.to_owned())));
     }
 
+    /// This node, as it asks itself.
+    pub fn as_caller(&self) -> Caller {
+        Caller {
+            node: self.node_id,
+            directory_id: self.directory_id.as_str().into(),
+            peer_protocol: PROTOCOL_MAX,
+        }
+    }
+
     /// The same as another node sees it.
     pub fn identity(&self) -> PeerIdentity {
         PeerIdentity {
@@ -64,6 +75,17 @@ impl LocalNode {
     }
 }
 
+/// Who asks something of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// `node.id`.
+    pub node: NodeId,
+    /// Id of its data directory.
+    pub directory_id: Arc<str>,
+    /// Highest version of the protocol between nodes that it speaks.
+    pub peer_protocol: u16,
+}
+
 /// A node, as it has introduced itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIdentity {
@@ -71,7 +93,8 @@ pub struct PeerIdentity {
     pub node_id: NodeId,
     /// Its cluster; `None` if it belongs to none yet.
     pub cluster_id: Option<String>,
-    /// Id of its data directory.
+    /// Id of its data directory; empty where a node answers. By its directory a node is told from another
+    /// one of its id, so it is not for everybody who asks.
     pub directory_id: String,
     /// Identity of its process.
     pub incarnation: Uuid,

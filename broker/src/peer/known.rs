@@ -82,8 +82,11 @@ impl KnownPeers {
         if let Some(known) = all.get(&node)
             && known.identity.incarnation != identity.incarnation
         {
+            let names = |node: &PeerIdentity| node.cluster_id.is_some();
+            let (named, was_named) = (names(identity), names(&known.identity));
             let rebuilt = known.identity.directory_id != identity.directory_id;
-            if rebuilt && known.heard.ago() < HOLDS_ID_FOR {
+            let must_wait = (rebuilt && (was_named || !named)) || (was_named && !named);
+            if must_wait && known.heard.ago() < HOLDS_ID_FOR {
                 return Err(Refusal::SameId(node));
             }
             for connection in known.connections.values() {
@@ -97,6 +100,9 @@ impl KnownPeers {
             connections: HashMap::new(),
         });
         known.heard.now();
+        if identity.cluster_id.is_some() {
+            known.identity.cluster_id.clone_from(&identity.cluster_id);
+        }
         let close = Arc::new(Notify::new());
         if let Some(earlier) = known.connections.insert(purpose, Arc::clone(&close)) {
             earlier.notify_one();
@@ -143,6 +149,13 @@ mod tests {
         }
     }
 
+    fn named(incarnation: u8, directory: &str) -> PeerIdentity {
+        PeerIdentity {
+            cluster_id: Some("cluster".to_owned()),
+            ..identity(incarnation, directory)
+        }
+    }
+
     fn is_told_to_close(place: &Place<'_>) -> bool {
         place.close.notified().now_or_never().is_some()
     }
@@ -176,5 +189,28 @@ mod tests {
         // Once nothing of the first is left, its id is free.
         drop(restarted);
         assert!(known.enter(&identity(3, "other"), Purpose::Append).is_ok());
+    }
+
+    #[test]
+    fn who_names_no_cluster_holds_no_id_against_who_does() {
+        let known = KnownPeers::default();
+        let stranger = known.enter(&identity(1, "s"), Purpose::Control);
+        let stranger = stranger.expect("nobody else has the id");
+        let node = known.enter(&named(2, "d"), Purpose::Control);
+        let node = node.expect("it names the cluster");
+        assert!(is_told_to_close(&stranger));
+        drop(stranger);
+        for directory in ["s", "d"] {
+            let again = known.enter(&identity(3, directory), Purpose::Control);
+            assert_eq!(again.err(), Some(Refusal::SameId(NodeId::new(2))));
+        }
+        assert!(!is_told_to_close(&node));
+        // A node that has come to belong to a cluster says so on its next connection.
+        let known = KnownPeers::default();
+        let before = known.enter(&identity(1, "d"), Purpose::Control);
+        let after = known.enter(&named(1, "d"), Purpose::Append);
+        let stranger = known.enter(&identity(2, "d"), Purpose::Append);
+        assert_eq!(stranger.err(), Some(Refusal::SameId(NodeId::new(2))));
+        drop((before, after));
     }
 }

@@ -13,6 +13,11 @@ pub struct PeerLimits {
     pub stream_bytes: usize,
     /// The same of all partitions that one node replicates to another.
     pub memory_bytes: usize,
+    /// Bytes of large frames that may be in memory before they have arrived whole: of frames that other
+    /// nodes send of their own accord, and as many again of answers to this node.
+    pub incoming_bytes: usize,
+    /// How long a node may stall inside such a frame while others wait for the memory.
+    pub stall_limit: Duration,
     /// Bytes that may wait to be sent before nothing more is read from the logs for that node.
     pub queue_bytes: usize,
     /// Partitions that one node may replicate to another.

@@ -15,10 +15,12 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::asking;
-use super::conduit::{Bounds, Conduit};
+use super::conduit::{Bounds, Conduit, Introduced};
+use super::frame::{FrameReader, Intake};
 use super::hello::{self, Accepted, Hello, Refusal, Welcome};
 use super::metrics::{self, Traffic};
 use super::{AddressBook, LocalNode, PeerAddress, PeerError, PeerIdentity, PeerLimits, Purpose};
+use crate::memory::MemoryBudget;
 
 /// A connection that has lasted this long was a success, whatever ended it.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
@@ -33,6 +35,8 @@ pub(super) struct Shared {
     pub(super) local: Arc<LocalNode>,
     pub(super) addresses: Arc<AddressBook>,
     pub(super) limits: PeerLimits,
+    /// Memory for large answers.
+    pub(super) answers: Arc<MemoryBudget>,
     /// Turns true when the node stops.
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -119,6 +123,9 @@ impl Link {
         let mut state = self.state.lock();
         let failures = match &*state {
             State::Up(conduit, down) => {
+                if self.is_outdated(conduit) {
+                    conduit.close();
+                }
                 // One that has just been lost is put down by its task, in a moment.
                 return Ok(match conduit.is_closed() {
                     false => Ok(Arc::clone(conduit)),
@@ -154,10 +161,25 @@ impl Link {
                 down.failures = 0;
                 down.not_before = None;
             }
-            State::Up(conduit, _) if conduit.incarnation() != node.incarnation => {
+            State::Up(conduit, _) if conduit.introduced().incarnation != node.incarnation => {
                 conduit.close();
             }
             State::Up(..) | State::Connecting(_) => {}
+        }
+    }
+
+    /// Whether this node belongs to a cluster by now, and has not said so on this connection: the other end
+    /// takes it for a stranger.
+    fn is_outdated(&self, conduit: &Conduit) -> bool {
+        !conduit.introduced().names_cluster && self.shared.local.cluster_id().is_some()
+    }
+
+    /// This node has come to belong to a cluster.
+    pub(super) fn introduce_again(&self) {
+        if let State::Up(conduit, _) = &*self.state.lock()
+            && self.is_outdated(conduit)
+        {
+            conduit.close();
         }
     }
 
@@ -185,6 +207,7 @@ impl Link {
     async fn run_until_lost(&self, failures: u32, over: watch::Sender<()>) {
         let (to, purpose) = (self.to, self.purpose);
         let tried = self.shared.addresses.addresses(to);
+        let names_cluster = self.shared.local.cluster_id().is_some();
         let (stream, start, accepted) = match self.attempt(&tried).await {
             Ok(connected) => connected,
             Err(error) => {
@@ -203,14 +226,30 @@ impl Link {
         metrics::connected(to, purpose);
         tracing::info!(%to, %purpose, "connected");
         let bounds = self.bounds(&accepted);
-        let conduit = Arc::new(Conduit::new(to, accepted.node.incarnation, bounds));
+        let introduced = Introduced {
+            incarnation: accepted.node.incarnation,
+            peer_protocol: accepted.version,
+            names_cluster,
+        };
+        let conduit = Arc::new(Conduit::new(to, introduced, bounds));
         let (_down, is_down) = watch::channel(());
         *self.state.lock() = State::Up(Arc::clone(&conduit), is_down);
         drop(over);
         let since = Instant::now();
-        let end = asking::run(&stream, start, &conduit, &self.traffic).await;
+        let intake = Intake {
+            limit: conduit.bounds().frame,
+            budget: Arc::clone(&self.shared.answers),
+            stall_limit: self.shared.limits.stall_limit,
+        };
+        let frames = FrameReader::new(intake, start);
+        let end = asking::run(&stream, frames, &conduit, &self.traffic).await;
         conduit.close();
         tracing::info!(%to, %purpose, %end, "connection ended");
+        if self.is_outdated(&conduit) {
+            // It is made again at once, and is then no stranger's.
+            self.put_down(0, None);
+            return;
+        }
         let error = PeerError::Unreachable {
             node: to,
             reason: end.to_string(),

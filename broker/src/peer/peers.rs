@@ -18,6 +18,7 @@ use super::{
     AddressBook, LocalNode, Network, PeerAddress, PeerError, PeerIdentity, PeerLimits, PeerReply,
     PeerRequest, Purpose, Throttles,
 };
+use crate::memory::MemoryBudget;
 
 /// The other nodes, as this one asks them.
 pub struct Peers {
@@ -46,6 +47,7 @@ impl Peers {
             shared: Arc::new(Shared {
                 local,
                 addresses,
+                answers: MemoryBudget::new(limits.incoming_bytes, 0),
                 limits,
                 stopping,
             }),
@@ -57,6 +59,23 @@ impl Peers {
     /// This node.
     pub fn local(&self) -> &Arc<LocalNode> {
         &self.shared.local
+    }
+
+    /// Makes the cluster known to which this node belongs, to itself and to those that it has connected
+    /// to before; from then on nodes of others are refused.
+    pub fn set_cluster_id(&self, cluster_id: &str) {
+        self.shared.local.set_cluster_id(cluster_id);
+        for link in self.links() {
+            link.introduce_again();
+        }
+    }
+
+    /// The version of the protocol that this node speaks with another one, if they are connected.
+    pub fn protocol_with(&self, node: NodeId) -> Option<u16> {
+        let links = self.links();
+        let to_it = links.iter().filter(|link| link.to() == node);
+        let connected = to_it.filter_map(|link| link.connected());
+        connected.map(|it| it.introduced().peer_protocol).max()
     }
 
     /// Where the others are.

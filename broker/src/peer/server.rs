@@ -9,35 +9,47 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use odradek_protocol::ids::NodeId;
-use odradek_raft::RaftNode;
+use odradek_raft::seldom::Seldom;
+use odradek_raft::{GroupKey, RaftNode};
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::admission::{Admission, Refusals};
 use super::answering::{self, Serving};
-use super::asking::SessionEnd;
 use super::conduit::Bounds;
+use super::frame::Intake;
 use super::hello::{ANYBODY, Accepted, Hello, MAX_BYTES, Refusal, Welcome};
 use super::known::{KnownPeers, Place};
 use super::link;
 use super::metrics::{self, ServedConnection, Traffic};
-use super::{PeerIdentity, PeerReply, PeerRequest, Peers};
+use super::{Caller, PeerIdentity, PeerReply, PeerRequest, Peers};
+use crate::memory::MemoryBudget;
 
 /// Refusals of one cause are logged this often.
 const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(10);
+/// Lines of one kind in that time.
+const LINES_MAX: usize = 20;
 
 /// What the broker answers other nodes. Replication is not among it: that goes to the groups.
 pub trait PeerService: Send + Sync + 'static {
     /// Answers a request of another node. Runs as a task of its own; at most
     /// `odradek.peer.requests` at a time for one connection.
-    fn serve(&self, from: NodeId, request: PeerRequest) -> BoxFuture<'static, PeerReply>;
+    fn serve(&self, from: &Caller, request: PeerRequest) -> BoxFuture<'static, PeerReply>;
 
-    /// Whether this node may connect; the reason if not. Asked once a connection, after cluster id
-    /// and node id have been found to be right.
-    fn admit(&self, node: &PeerIdentity) -> Result<(), String> {
-        let _ = node;
-        Ok(())
-    }
+    /// Whether this node may connect; the reason if not, which it is told. Asked once a connection, after
+    /// cluster id and node id have been found to be right.
+    fn admit(&self, node: &PeerIdentity) -> Result<(), String>;
+
+    /// Whether a node is one of the cluster, as far as is known here.
+    fn knows(&self, node: NodeId) -> bool;
+
+    /// Whether a node may lead a group, though the replica here knows it for no voter: it may be behind. To
+    /// be answered at once; who has to find out says no, and is asked again.
+    fn may_lead(&self, node: NodeId, group: GroupKey) -> bool;
+
+    /// Whether a node is one of those that found the cluster, and may not know its name yet.
+    fn may_found(&self, node: NodeId) -> bool;
 }
 
 /// See the module.
@@ -46,7 +58,13 @@ pub struct PeerServer {
     raft: Arc<RaftNode>,
     service: OnceLock<Arc<dyn PeerService>>,
     known: KnownPeers,
+    /// Memory for large frames of all nodes together.
+    incoming: Arc<MemoryBudget>,
     refusals_logged: Mutex<HashMap<&'static str, Instant>>,
+    /// Bounds what the log says of messages that are refused.
+    refusals: Refusals,
+    /// Bounds what it says of connections that are closed.
+    closings: Seldom<NodeId>,
 }
 
 impl fmt::Debug for PeerServer {
@@ -83,11 +101,14 @@ impl PeerServer {
     /// Serves the groups of `raft`. `peers` is the same node's asking side.
     pub fn new(peers: Arc<Peers>, raft: Arc<RaftNode>) -> Arc<Self> {
         Arc::new(Self {
+            incoming: MemoryBudget::new(peers.limits().incoming_bytes, 0),
             peers,
             raft,
             service: OnceLock::new(),
             known: KnownPeers::default(),
             refusals_logged: Mutex::default(),
+            refusals: Refusals::new(REFUSALS_LOGGED_EVERY, LINES_MAX),
+            closings: Seldom::new(REFUSALS_LOGGED_EVERY, LINES_MAX),
         })
     }
 
@@ -134,15 +155,37 @@ impl PeerServer {
         if let Err(error) = welcomed.await {
             return error.into();
         }
-        self.peers.seen(&hello.from);
+        // Who names no cluster may be anybody, and is no reason to give up other connections.
+        if hello.from.cluster_id.is_some() || self.peers.local().cluster_id().is_none() {
+            self.peers.seen(&hello.from);
+        }
         let (from, purpose) = (hello.from.node_id, hello.purpose);
         tracing::debug!(%from, %purpose, address = %arrival.address, "a node has connected");
         let _counted = ServedConnection::new(purpose);
+        let caller = Caller {
+            node: from,
+            directory_id: hello.from.directory_id.as_str().into(),
+            peer_protocol: hello.max,
+        };
         let serving = Serving {
             from,
+            caller: &caller,
+            admission: Admission {
+                from,
+                cluster_id: hello.from.cluster_id.as_deref(),
+                local: self.peers.local(),
+                raft: &self.raft,
+                service: &self.service,
+                refusals: &self.refusals,
+            },
             raft: &self.raft,
             service: &self.service,
             throttles: self.peers.throttles(),
+            intake: Intake {
+                limit: bounds.frame,
+                budget: Arc::clone(&self.incoming),
+                stall_limit: self.peers.limits().stall_limit,
+            },
             bounds,
             max_streams: self.peers.limits().max_streams,
             traffic: &Traffic::new(purpose),
@@ -152,8 +195,13 @@ impl PeerServer {
             end = answering::run(&stream, arrival.start, serving) => end,
             () = place.close.notified() => return PeerEnd::Replaced,
         };
-        if matches!(end, SessionEnd::Malformed(_) | SessionEnd::OverBudget) {
-            tracing::warn!(%from, %purpose, %end, "a node's connection is closed");
+        if end.is_fault()
+            && let Some(left_out) = self.closings.may_say(from, tokio::time::Instant::now())
+        {
+            let address = arrival.address;
+            tracing::warn!(
+                %from, %purpose, %address, %end, left_out, "a node's connection is closed"
+            );
         }
         PeerEnd::Session(end.to_string())
     }
@@ -183,7 +231,10 @@ impl PeerServer {
         let least = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         Welcome::Accepted(Accepted {
             version,
-            node: self.peers.local().identity(),
+            node: PeerIdentity {
+                directory_id: String::new(),
+                ..self.peers.local().identity()
+            },
             window: least(bounds.window),
             memory: least(bounds.memory),
             frame: least(bounds.frame),

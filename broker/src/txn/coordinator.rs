@@ -291,10 +291,16 @@ impl TxnCoordinator {
     }
 
     fn prepared(&self) -> Vec<TransactionalId> {
-        self.iter()
-            .filter(|(_, transaction)| transaction.state.is_prepared())
-            .map(|(id, _)| id.clone())
-            .collect()
+        self.those(|transaction| transaction.state.is_prepared())
+    }
+
+    /// The ids whose transactions are `wanted`, in order: what is done to all of them is done in the
+    /// same order whenever the same happens.
+    fn those(&self, wanted: impl Fn(&Transaction) -> bool) -> Vec<TransactionalId> {
+        let found = self.iter().filter(|(_, transaction)| wanted(transaction));
+        let mut ids: Vec<_> = found.map(|(id, _)| id.clone()).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Answers who waits for something to tell, if there is something.
@@ -319,6 +325,7 @@ impl TxnCoordinator {
             committed: transaction.state == TxnState::PrepareCommit,
             partitions: transaction.partitions.clone(),
             client_version: transaction.client_version,
+            started_at: transaction.started_at,
         })
     }
 
@@ -328,8 +335,11 @@ impl TxnCoordinator {
         now: TimestampMs,
         effects: &mut TxnEffects,
     ) {
+        // Some producers keep their epoch, so it does not say which of their transactions is meant.
         let is_current = |transaction: &&Transaction| {
-            transaction.state.is_prepared() && transaction.producer() == written.producer
+            transaction.state.is_prepared()
+                && transaction.producer() == written.producer
+                && transaction.started_at == written.started_at
         };
         let Some(current) = self.get(&written.id).filter(is_current) else {
             return;
@@ -357,12 +367,9 @@ impl TxnCoordinator {
     }
 
     fn abort_timed_out(&mut self, now: TimestampMs, effects: &mut TxnEffects) {
-        let timed_out: Vec<_> = self
-            .iter()
-            .filter(|(_, transaction)| transaction.is_timed_out(now))
-            .map(|(id, transaction)| (id.clone(), transaction.fenced(self.version, now)))
-            .collect();
-        for (id, aborted) in timed_out {
+        for id in self.those(|transaction| transaction.is_timed_out(now)) {
+            let Some(open) = self.get(&id) else { continue };
+            let aborted = open.fenced(self.version, now);
             tracing::info!(%id, "a transaction is aborted, because its time is up");
             self.write(&id, aborted, effects);
         }
@@ -370,12 +377,7 @@ impl TxnCoordinator {
 
     fn remove_expired(&mut self, now: TimestampMs, effects: &mut TxnEffects) {
         let expiration_ms = self.config.id_expiration_ms;
-        let expired: Vec<_> = self
-            .iter()
-            .filter(|(_, transaction)| transaction.is_expired(now, expiration_ms))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in expired {
+        for id in self.those(|transaction| transaction.is_expired(now, expiration_ms)) {
             self.ids.remove(&id);
             effects.records.push(TxnRecord {
                 id,

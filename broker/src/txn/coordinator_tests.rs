@@ -183,12 +183,17 @@ impl Bench {
         let written = MarkersWritten {
             id: decided.id.clone(),
             producer: decided.producer,
+            started_at: decided.started_at,
         };
+        self.say_written(written);
+        decided
+    }
+
+    fn say_written(&mut self, written: MarkersWritten) {
         assert_eq!(
             self.reply(TxnRequest::MarkersWritten(vec![written])),
             TxnReply::Done
         );
-        decided
     }
 
     fn state(&self) -> TxnState {
@@ -241,6 +246,33 @@ fn a_transaction_of_an_old_client_keeps_its_epoch_and_is_told_after_it_is_decide
     assert_eq!(bench.end(mine, false), Err(TxnError::InvalidState));
 }
 
+/// The word that all know comes once more, when the same producer's next transaction is decided.
+#[test]
+fn a_late_word_about_a_transaction_completes_no_later_one_of_the_same_epoch() {
+    let mut bench = Bench::new(TxnVersion::V0);
+    let mine = bench.init();
+    let mut earlier: Vec<DecidedTxn> = Vec::new();
+    for _ in 0..3 {
+        // All within one tick of the clock.
+        assert_eq!(bench.add(mine, 0), Ok(()));
+        assert_eq!(bench.end(mine, true), Ok(mine));
+        for decided in &earlier {
+            bench.say_written(MarkersWritten {
+                id: decided.id.clone(),
+                producer: decided.producer,
+                started_at: decided.started_at,
+            });
+            assert_eq!(
+                bench.state(),
+                TxnState::PrepareCommit,
+                "its partitions do not know"
+            );
+        }
+        earlier = vec![bench.complete()];
+        assert_eq!(bench.state(), TxnState::CompleteCommit);
+    }
+}
+
 #[test]
 fn every_end_raises_the_epoch_of_a_new_client_and_asking_again_is_told_apart() {
     let mut bench = Bench::new(TxnVersion::V2);
@@ -289,16 +321,16 @@ fn requests_wait_for_the_completion_of_the_transaction_before_and_not_for_ever()
 
 #[test]
 fn a_new_instance_aborts_what_the_old_one_left_open_and_fences_it() {
-    for (version, marker_epoch) in [(TxnVersion::V0, 1), (TxnVersion::V2, 2)] {
+    for version in [TxnVersion::V0, TxnVersion::V2] {
         let mut bench = Bench::new(version);
         let old = bench.init();
         bench.add(old, 0).expect("added");
         assert_eq!(bench.init_as(None), Err(TxnError::ConcurrentTransactions));
         let decided = bench.complete();
         assert!(!decided.committed);
-        assert_eq!(decided.producer, producer(100, marker_epoch));
+        assert_eq!(decided.producer, producer(100, 1));
         let new = bench.init();
-        assert_eq!(new, producer(100, marker_epoch + 1));
+        assert_eq!(new, producer(100, 2));
         assert_eq!(bench.add(old, 0), Err(TxnError::ProducerFenced));
         assert_eq!(bench.end(old, true), Err(TxnError::ProducerFenced));
         assert_eq!(bench.init_as(Some(old)), Err(TxnError::ProducerFenced));
@@ -367,7 +399,9 @@ fn a_transaction_is_aborted_when_its_time_is_up() {
     bench.fire(TxnTimer::TimedOut);
     assert_eq!(bench.state(), TxnState::PrepareAbort);
     bench.complete();
-    assert_eq!(bench.end(mine, true), Err(TxnError::ProducerFenced));
+    // One epoch on, as after an end that the client asked for: it is told that this was another one.
+    assert_eq!(bench.end(mine, true), Err(TxnError::InvalidState));
+    assert_eq!(bench.add(mine, 0), Err(TxnError::ProducerFenced));
 }
 
 #[test]

@@ -6,20 +6,27 @@
 //! whoever aborts a transaction that hangs does that. A broker that does not answer is waited for until others lead
 //! what it was told of; being told twice does a partition no harm.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join, join_all};
 use odradek_protocol::api::ApiKey;
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::{LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId};
+use odradek_protocol::ids::{
+    LeaderEpoch, NodeId, PartitionIndex, ProducerId, TimestampMs, TopicId,
+};
 use odradek_protocol::message;
 use odradek_protocol::messages::write_txn_markers_request::{
     WritableTxnMarker, WritableTxnMarkerTopic,
 };
-use odradek_protocol::messages::{StrBytes, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
+use odradek_protocol::messages::{
+    StrBytes, TaggedField, TaggedFields, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
+};
 use odradek_storage::producer_state::EndTxnMarker;
+use tokio::time::Instant;
 
 use super::elsewhere::while_it_counts;
 use super::markers::MarkerWriter;
@@ -46,10 +53,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Replaced;
 
 /// A partition that is to be told.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
-    topic: TopicName,
-    index: PartitionIndex,
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Name of its topic.
+    pub topic: TopicName,
+    /// Its index.
+    pub index: PartitionIndex,
 }
 
 /// A decided transaction with the partitions that do not know yet.
@@ -57,14 +66,15 @@ struct Place {
 pub struct Undelivered {
     /// The transaction.
     pub transaction: DecidedTxn,
-    left: HashMap<Place, TopicId>,
+    /// In order, so that the same history has the same partitions told in turn.
+    left: BTreeMap<Place, TopicId>,
     since: Instant,
 }
 
 impl Undelivered {
     /// No partition knows.
     pub fn new(transaction: DecidedTxn) -> Self {
-        let mut left = HashMap::new();
+        let mut left = BTreeMap::new();
         for (name, topic) in &transaction.partitions {
             for index in &topic.partitions {
                 let place = Place {
@@ -94,12 +104,14 @@ impl Undelivered {
                 coordinator_epoch: coordinator.get(),
             },
             bumps_epoch: self.transaction.client_version.bumps_epoch(),
+            started_at: self.transaction.started_at,
         }
     }
 }
 
 /// Who is to be told by whom.
-enum Leader {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leader {
     /// Nobody need be told.
     Gone,
     /// This broker.
@@ -111,15 +123,29 @@ enum Leader {
 }
 
 /// What one attempt came to.
-type Outcome = (ProducerId, Place, Result<(), ErrorCode>);
+pub type Outcome = (ProducerId, Place, Result<(), ErrorCode>);
+
+/// How partitions are reached.
+pub trait Ways: Debug + Send + Sync + 'static {
+    /// Who leads a partition of the topic of that id, which is zero if it is not known. `is_old` says
+    /// that what is not known by now does not exist.
+    fn leader_of(&self, place: &Place, topic_id: TopicId, is_old: bool) -> Leader;
+
+    /// Tells a partition that is led here; the code says why it is not known to have been told.
+    fn tell_here(&self, place: Place, end: TxnEnd) -> BoxFuture<'static, Result<(), ErrorCode>>;
+
+    /// Tells partitions that `node` leads. Those that nothing is heard of are left out of the answer.
+    fn tell_elsewhere(
+        &self,
+        node: NodeId,
+        markers: Vec<(TxnEnd, Vec<Place>)>,
+    ) -> BoxFuture<'static, Vec<Outcome>>;
+}
 
 /// See the module.
 #[derive(Debug)]
 pub struct Delivery {
-    metadata: Arc<MetadataService>,
-    partitions: Arc<PartitionManager>,
-    writer: MarkerWriter,
-    peers: Option<Arc<Peers>>,
+    ways: Arc<dyn Ways>,
 }
 
 impl Delivery {
@@ -130,12 +156,17 @@ impl Delivery {
         writer: MarkerWriter,
         peers: Option<Arc<Peers>>,
     ) -> Self {
-        Self {
+        Self::by(Arc::new(ClusterWays {
             metadata,
             partitions,
             writer,
             peers,
-        }
+        }))
+    }
+
+    /// Tells partitions by `ways`.
+    pub fn by(ways: Arc<dyn Ways>) -> Self {
+        Self { ways }
     }
 
     /// Tells every partition once; what is not known to have arrived is left.
@@ -148,12 +179,12 @@ impl Delivery {
         transactions: &mut [Undelivered],
     ) -> Result<(), Replaced> {
         let mut here = Vec::new();
-        let mut elsewhere: HashMap<NodeId, Vec<(usize, Vec<Place>)>> = HashMap::new();
+        let mut elsewhere: BTreeMap<NodeId, Vec<(usize, Vec<Place>)>> = BTreeMap::new();
         for (number, undelivered) in transactions.iter_mut().enumerate() {
             let end = undelivered.end(coordinator);
             let is_old = undelivered.since.elapsed() >= UNKNOWN_TOPIC_GRACE;
             undelivered.left.retain(|place, topic_id| {
-                match self.leader_of(place, *topic_id, is_old) {
+                match self.ways.leader_of(place, *topic_id, is_old) {
                     Leader::Gone => return false,
                     Leader::Here => here.push((place.clone(), end)),
                     Leader::At(node) => {
@@ -168,10 +199,10 @@ impl Delivery {
                 true
             });
         }
-        let told_here = join_all(
-            here.into_iter()
-                .map(|(place, end)| self.tell_here(place, end)),
-        );
+        let told_here = join_all(here.into_iter().map(|(place, end)| {
+            let telling = self.ways.tell_here(place.clone(), end);
+            async move { (end.producer.id, place, telling.await) }
+        }));
         let told_elsewhere = join_all(elsewhere.into_iter().map(|(node, markers)| {
             let markers = markers.into_iter().map(|(number, places)| {
                 let end = transactions.get(number).map(|told| told.end(coordinator));
@@ -182,7 +213,7 @@ impl Delivery {
                 .iter()
                 .flat_map(|(_, places)| places.iter().cloned());
             let places: Vec<Place> = places.collect();
-            let telling = self.tell_elsewhere(node, markers);
+            let telling = self.ways.tell_elsewhere(node, markers);
             async move {
                 let leads_all = || places.iter().all(|place| self.may_be_led_by(place, node));
                 while_it_counts(telling, leads_all)
@@ -197,7 +228,26 @@ impl Delivery {
         settle(transactions, outcomes)
     }
 
-    /// `is_old` says that what is not known by now does not exist.
+    /// Whether nobody else is known to lead the partition.
+    fn may_be_led_by(&self, place: &Place, node: NodeId) -> bool {
+        match self.ways.leader_of(place, TopicId::ZERO, false) {
+            Leader::At(leader) => leader == node,
+            Leader::Here => false,
+            Leader::Gone | Leader::Unknown => true,
+        }
+    }
+}
+
+/// How partitions of a cluster are reached.
+#[derive(Debug)]
+struct ClusterWays {
+    metadata: Arc<MetadataService>,
+    partitions: Arc<PartitionManager>,
+    writer: MarkerWriter,
+    peers: Option<Arc<Peers>>,
+}
+
+impl Ways for ClusterWays {
     fn leader_of(&self, place: &Place, topic_id: TopicId, is_old: bool) -> Leader {
         let image = self.metadata.image();
         if image.has_deleted(topic_id) {
@@ -219,68 +269,87 @@ impl Delivery {
         }
     }
 
-    /// Whether nobody else is known to lead the partition.
-    fn may_be_led_by(&self, place: &Place, node: NodeId) -> bool {
-        match self.leader_of(place, TopicId::ZERO, false) {
-            Leader::At(leader) => leader == node,
-            Leader::Here => false,
-            Leader::Gone | Leader::Unknown => true,
-        }
+    fn tell_here(&self, place: Place, end: TxnEnd) -> BoxFuture<'static, Result<(), ErrorCode>> {
+        let writer = self.writer.clone();
+        Box::pin(async move { writer.write(place.topic.as_str(), place.index, end).await })
     }
 
-    async fn tell_here(&self, place: Place, end: TxnEnd) -> Outcome {
-        let written = self.writer.write(place.topic.as_str(), place.index, end);
-        let result = written.await;
-        (end.producer.id, place, result)
-    }
-
-    async fn tell_elsewhere(
+    fn tell_elsewhere(
         &self,
         node: NodeId,
         markers: Vec<(TxnEnd, Vec<Place>)>,
-    ) -> Vec<Outcome> {
-        let Some(peers) = &self.peers else {
-            return Vec::new();
-        };
-        let request = message!(WriteTxnMarkersRequest {
-            markers: markers
-                .iter()
-                .map(|(end, places)| to_marker(*end, places))
-                .collect(),
-        });
-        let asked = ask_broker(
-            peers,
-            node,
-            (ApiKey::WriteTxnMarkers, VERSION),
-            &request,
-            ANSWER_TIMEOUT,
-        );
-        let response: WriteTxnMarkersResponse = match asked.await {
-            Ok(response) => response,
-            Err(error) => {
-                tracing::debug!(%node, %error, "a broker was not told of the ends of transactions");
-                return Vec::new();
+    ) -> BoxFuture<'static, Vec<Outcome>> {
+        let peers = self.peers.clone();
+        Box::pin(async move {
+            match peers {
+                Some(peers) => tell_by(&peers, node, markers).await,
+                None => Vec::new(),
             }
-        };
-        let mut outcomes = Vec::new();
-        for marker in response.markers {
-            for topic in marker.topics {
-                for partition in topic.partitions {
-                    let place = Place {
-                        topic: TopicName::new(&topic.name),
-                        index: PartitionIndex::new(partition.partition_index),
-                    };
-                    let result = match ErrorCode::from_code(partition.error_code) {
-                        Some(ErrorCode::None) => Ok(()),
-                        Some(code) => Err(code),
-                        None => Err(ErrorCode::UnknownServerError),
-                    };
-                    outcomes.push((ProducerId::new(marker.producer_id), place, result));
-                }
+        })
+    }
+}
+
+/// Tells partitions that another broker leads, through `peers`.
+async fn tell_by(peers: &Peers, node: NodeId, markers: Vec<(TxnEnd, Vec<Place>)>) -> Vec<Outcome> {
+    let request = message!(WriteTxnMarkersRequest {
+        markers: markers
+            .iter()
+            .map(|(end, places)| to_marker(*end, places))
+            .collect(),
+    });
+    let asked = ask_broker(
+        peers,
+        node,
+        (ApiKey::WriteTxnMarkers, VERSION),
+        &request,
+        ANSWER_TIMEOUT,
+    );
+    let response: WriteTxnMarkersResponse = match asked.await {
+        Ok(response) => response,
+        Err(error) => {
+            tracing::debug!(%node, %error, "a broker was not told of the ends of transactions");
+            return Vec::new();
+        }
+    };
+    let mut outcomes = Vec::new();
+    for marker in response.markers {
+        for topic in marker.topics {
+            for partition in topic.partitions {
+                let place = Place {
+                    topic: TopicName::new(&topic.name),
+                    index: PartitionIndex::new(partition.partition_index),
+                };
+                let result = match ErrorCode::from_code(partition.error_code) {
+                    Some(ErrorCode::None) => Ok(()),
+                    Some(code) => Err(code),
+                    None => Err(ErrorCode::UnknownServerError),
+                };
+                outcomes.push((ProducerId::new(marker.producer_id), place, result));
             }
         }
-        outcomes
     }
+    outcomes
+}
+
+/// Tag, in a marker between brokers, of the time at which the transaction began: int64, in milliseconds.
+const STARTED_AT_TAG: u32 = 10_000;
+
+fn started_at_field(started_at: TimestampMs) -> TaggedFields {
+    let payload = Bytes::copy_from_slice(&started_at.get().to_be_bytes());
+    let field = TaggedField::new(STARTED_AT_TAG, payload);
+    // One field is in order.
+    TaggedFields::from_sorted(vec![field]).unwrap_or_default()
+}
+
+/// When the transaction of a marker began, if whoever wrote it says so.
+pub fn started_at(marker: &WritableTxnMarker) -> TimestampMs {
+    let mut fields = marker.unknown_tagged_fields.iter();
+    fields
+        .find(|field| field.tag() == STARTED_AT_TAG)
+        .and_then(|field| field.data().as_ref().try_into().ok())
+        .map_or(TimestampMs::NONE, |bytes| {
+            TimestampMs::new(i64::from_be_bytes(bytes))
+        })
 }
 
 fn to_marker(end: TxnEnd, places: &[Place]) -> WritableTxnMarker {
@@ -295,6 +364,7 @@ fn to_marker(end: TxnEnd, places: &[Place]) -> WritableTxnMarker {
         transaction_result: !end.marker.aborted,
         coordinator_epoch: end.marker.coordinator_epoch,
         transaction_version: if end.bumps_epoch { 2 } else { 0 },
+        unknown_tagged_fields: started_at_field(end.started_at),
         topics: topics
             .into_iter()
             .map(
@@ -312,7 +382,7 @@ fn settle(
     transactions: &mut [Undelivered],
     outcomes: impl Iterator<Item = Outcome>,
 ) -> Result<(), Replaced> {
-    let mut done: HashSet<(ProducerId, Place)> = HashSet::new();
+    let mut done: BTreeSet<(ProducerId, Place)> = BTreeSet::new();
     let mut repeated = 0;
     for (producer_id, place, result) in outcomes {
         match result {

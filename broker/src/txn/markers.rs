@@ -48,10 +48,14 @@ impl MarkerWriter {
             .map_err(|error| error.error_code())?;
         let code = |error: PartitionError| error.error_code();
         if topic == OFFSETS_TOPIC {
-            partition.require_leader().map_err(code)?;
-            partition.check_marker(end).map_err(code)?;
+            let term = partition.require_leader().map_err(code)?;
+            if !partition.check_marker(term, end).map_err(code)? {
+                return Ok(());
+            }
             let ended = self.groups.end_transaction(index, end.producer, end.marker);
-            return ended.await.map_err(|error| error.code());
+            ended.await.map_err(|error| error.code())?;
+            partition.note_marker(term, end);
+            return Ok(());
         }
         let appending = partition.append_marker(end).map_err(code)?;
         let committed = appending.committed_within(COMMIT_TIMEOUT).await;

@@ -160,6 +160,8 @@ pub struct DecidedTxn {
     pub partitions: TxnPartitions,
     /// How the client speaks of its transaction.
     pub client_version: TxnVersion,
+    /// When it began: later than any other that the producer has had with this epoch.
+    pub started_at: TimestampMs,
 }
 
 /// All partitions of a transaction have its marker, or are gone.
@@ -169,6 +171,8 @@ pub struct MarkersWritten {
     pub id: TransactionalId,
     /// The producer, as the markers named it.
     pub producer: ProducerIdentity,
+    /// When the transaction began ([`DecidedTxn::started_at`]).
+    pub started_at: TimestampMs,
 }
 
 /// ListTransactions. An empty list of producer ids filters nothing.

@@ -148,7 +148,7 @@ impl Service {
     pub async fn init(
         &self,
         mut request: InitRequest,
-        ids: &ProducerIds,
+        ids: &impl FreshIds,
     ) -> Result<ProducerIdentity, TxnError> {
         if request.id.is_empty() {
             return Err(TxnError::InvalidRequest);
@@ -201,7 +201,7 @@ impl Service {
     pub async fn end(
         &self,
         mut request: EndRequest,
-        ids: &ProducerIds,
+        ids: &impl FreshIds,
     ) -> Result<ProducerIdentity, TxnError> {
         if request.id.is_empty() {
             return Err(TxnError::InvalidRequest);
@@ -247,29 +247,40 @@ impl Service {
     }
 }
 
+/// Where producer ids come from.
+pub trait FreshIds: Sync {
+    /// An id that no producer has had.
+    ///
+    /// # Errors
+    /// There is none at present.
+    fn fresh(&self) -> impl Future<Output = Result<ProducerId, TxnError>> + Send;
+}
+
+impl FreshIds for ProducerIds {
+    async fn fresh(&self) -> Result<ProducerId, TxnError> {
+        match tokio::time::timeout(ID_PATIENCE, self.next()).await {
+            Ok(Ok(id)) => Ok(id),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "no producer id can be given out");
+                Err(TxnError::NoProducerId)
+            }
+            Err(_elapsed) => Err(TxnError::NoProducerId),
+        }
+    }
+}
+
 /// Gets the producer id that a coordinator has asked for. It asks once.
 async fn refresh(
     refusal: Refusal,
     fresh: &mut Option<ProducerId>,
-    ids: &ProducerIds,
+    ids: &impl FreshIds,
 ) -> Result<(), TxnError> {
     match refusal {
         Refusal::Failed(error) => Err(error),
         Refusal::NeedsProducerId if fresh.is_none() => {
-            *fresh = Some(next_id(ids).await?);
+            *fresh = Some(ids.fresh().await?);
             Ok(())
         }
         Refusal::NeedsProducerId => Err(TxnError::NotAvailable),
-    }
-}
-
-async fn next_id(ids: &ProducerIds) -> Result<ProducerId, TxnError> {
-    match tokio::time::timeout(ID_PATIENCE, ids.next()).await {
-        Ok(Ok(id)) => Ok(id),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "no producer id can be given out");
-            Err(TxnError::NoProducerId)
-        }
-        Err(_elapsed) => Err(TxnError::NoProducerId),
     }
 }

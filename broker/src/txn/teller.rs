@@ -65,12 +65,13 @@ async fn tell_all(
         let mut asking = std::pin::pin!(shard.call(TxnRequest::NextMarkers { anew }));
         let answer = loop {
             tokio::select! {
-                answer = &mut asking, if telling.len() < MAX_TELLING => break Ok(answer),
+                biased;
                 Some(told) = telling.join_next(), if !telling.is_empty() => {
                     if let Err(stopped) = outcome(told) {
                         break Err(stopped);
                     }
                 }
+                answer = &mut asking, if telling.len() < MAX_TELLING => break Ok(answer),
             }
         };
         match answer {
@@ -126,6 +127,7 @@ async fn complete(
         .map(|delivered| MarkersWritten {
             id: delivered.transaction.id,
             producer: delivered.transaction.producer,
+            started_at: delivered.transaction.started_at,
         })
         .collect();
     loop {

@@ -109,22 +109,19 @@ impl Transaction {
 
     /// The open transaction is aborted because its time is up or its producer starts anew. Whoever
     /// wrote with the old epoch is fenced. `version` is that of the cluster.
+    ///
+    /// The epoch that fences is the one of the markers, too: since KIP-890 the end of a transaction raises the epoch,
+    /// and here that has been done (Kafka raised it twice until KAFKA-19367).
     pub fn fenced(&self, version: TxnVersion, now: TimestampMs) -> Self {
-        let fenced = after(self.epoch);
-        let mut next = Self {
+        Self {
             state: TxnState::PrepareAbort,
-            epoch: fenced,
+            epoch: after(self.epoch),
             last_epoch: ProducerEpoch::NONE,
             next_producer_id: ProducerId::NONE,
             updated_at: now,
             client_version: version,
             ..self.clone()
-        };
-        if version.bumps_epoch() {
-            next.epoch = after(fenced);
-            next.last_epoch = fenced;
         }
-        next
     }
 
     /// Whether `producer` may add to the transaction or ask about it.
@@ -161,7 +158,7 @@ impl Transaction {
             ..self.clone()
         };
         if self.state != TxnState::Ongoing {
-            next.started_at = now;
+            next.started_at = self.next_start(now);
             next.partitions = TxnPartitions::new();
         }
         for asked in &request.topics {
@@ -172,6 +169,12 @@ impl Transaction {
             topic.partitions.extend(&asked.partitions);
         }
         next
+    }
+
+    /// When a transaction begins that begins now: later than the last one of the same epoch, so that the two
+    /// are told apart, whatever the clock says.
+    fn next_start(&self, now: TimestampMs) -> TimestampMs {
+        now.max(TimestampMs::new(self.started_at.get().saturating_add(1)))
     }
 
     /// Decides the transaction as its producer asks for. `Ok(None)` if it has been decided so
@@ -252,7 +255,7 @@ impl Transaction {
             ..self.clone()
         };
         if begins_now {
-            next.started_at = now;
+            next.started_at = self.next_start(now);
             next.partitions = TxnPartitions::new();
         }
         if request.client_version.bumps_epoch() {

@@ -115,13 +115,20 @@ fn describe_quorum() -> Result<()> {
             probe.mask(&format!("topics[].partitions[].{field}"));
         }
         probe.mask("nodes");
-        probe.ask_each("the metadata", |_| {
-            let partition = PartitionData::default().with_partition_index(0);
+        let asked = |name: &str, partitions: &[i32]| {
+            let rows = partitions
+                .iter()
+                .map(|index| PartitionData::default().with_partition_index(*index));
             let topic = TopicData::default()
-                .with_topic_name(topic_name("__cluster_metadata"))
-                .with_partitions(vec![partition]);
+                .with_topic_name(topic_name(name))
+                .with_partitions(rows.collect());
             DescribeQuorumRequest::default().with_topics(vec![topic])
-        })
+        };
+        let metadata = "__cluster_metadata";
+        probe.ask_each("the metadata", |_| asked(metadata, &[0]))?;
+        probe.ask_each("a partition more", |_| asked(metadata, &[0, 1]))?;
+        probe.ask_each("another partition", |_| asked(metadata, &[1]))?;
+        probe.ask_each("another topic", |_| asked("quorum-nowhere", &[0]))
     })
 }
 

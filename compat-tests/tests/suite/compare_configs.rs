@@ -413,6 +413,196 @@ fn incremental_alter_configs_of_brokers() -> Result<()> {
     })
 }
 
+/// Keys that Kafka can change while it runs, as far as there are such keys here, and some that it cannot.
+const DYNAMIC_KEYS: &[&str] = &[
+    "compression.type",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.delete.retention.ms",
+    "log.cleaner.enable",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio",
+    "log.cleaner.min.compaction.lag.ms",
+    "log.cleaner.threads",
+    "log.cleanup.policy",
+    "log.flush.interval.messages",
+    "log.flush.interval.ms",
+    "log.index.interval.bytes",
+    "log.index.size.max.bytes",
+    "log.message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms",
+    "log.message.timestamp.type",
+    "log.preallocate",
+    "log.retention.bytes",
+    "log.retention.hours",
+    "log.retention.ms",
+    "log.roll.jitter.ms",
+    "log.roll.ms",
+    "log.segment.bytes",
+    "log.segment.delete.delay.ms",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "max.decompressed.message.bytes",
+    "message.max.bytes",
+    "node.id",
+    "num.partitions",
+    "producer.id.expiration.ms",
+    "telemetry.max.bytes",
+    "transaction.partition.verification.enable",
+    "unclean.leader.election.enable",
+];
+
+#[test]
+fn the_same_keys_of_a_broker_can_be_changed_while_it_runs() -> Result<()> {
+    compare(
+        "the_same_keys_of_a_broker_can_be_changed_while_it_runs",
+        |probe| {
+            let answer = probe.prepare(4, &describe(BROKER, "1", Some(DYNAMIC_KEYS)))?;
+            let configs = answer.results.iter().flat_map(|result| &result.configs);
+            let mut keys: Vec<String> = configs
+                .map(|config| format!("{} {}", config.name, config.read_only))
+                .collect();
+            keys.sort();
+            probe.note("read-only or not", keys)
+        },
+    )
+}
+
+#[test]
+fn settings_of_compaction_are_changed_while_the_broker_runs() -> Result<()> {
+    compare(
+        "settings_of_compaction_are_changed_while_the_broker_runs",
+        |probe| {
+            sort_configs(probe);
+            let keys = [
+                "log.cleaner.threads",
+                "log.cleaner.backoff.ms",
+                "log.cleaner.io.max.bytes.per.second",
+            ];
+            for (label, name, changes) in [
+                (
+                    "for all",
+                    "",
+                    &[("log.cleaner.threads", SET, Some("2"))][..],
+                ),
+                (
+                    "for one",
+                    "1",
+                    &[("log.cleaner.backoff.ms", SET, Some("14000"))],
+                ),
+                ("for both", "1", &[("log.cleaner.threads", SET, Some("1"))]),
+                (
+                    "a rate",
+                    "1",
+                    &[(
+                        "log.cleaner.io.max.bytes.per.second",
+                        SET,
+                        Some("1000000.5"),
+                    )],
+                ),
+                ("no number", "1", &[("log.cleaner.threads", SET, Some("x"))]),
+                ("none", "1", &[("log.cleaner.enable", SET, Some("false"))]),
+                (
+                    "back",
+                    "1",
+                    &[
+                        ("log.cleaner.threads", DELETE, None),
+                        ("log.cleaner.backoff.ms", DELETE, None),
+                        ("log.cleaner.io.max.bytes.per.second", DELETE, None),
+                    ],
+                ),
+                ("back for all", "", &[("log.cleaner.threads", DELETE, None)]),
+            ] {
+                probe.ask(label, 1, &change(BROKER, name, changes))?;
+                // Kafka applies a change of a broker's configuration some time after it has answered.
+                std::thread::sleep(Duration::from_millis(300));
+                probe.settle();
+                probe.ask(
+                    &format!("{label}, now"),
+                    4,
+                    &describe(BROKER, "1", Some(&keys)),
+                )?;
+                probe.ask(
+                    &format!("{label}, for all"),
+                    4,
+                    &describe(BROKER, "", Some(&keys)),
+                )?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn incremental_alter_configs_of_loggers() -> Result<()> {
+    compare("incremental_alter_configs_of_loggers", |probe| {
+        let root = || describe(BROKER_LOGGER, "1", Some(&["root"]));
+        for version in probe.versions::<IncrementalAlterConfigsRequest>() {
+            for (label, name, changes) in [
+                ("another level", "1", &[("root", SET, Some("ERROR"))][..]),
+                ("back", "1", &[("root", SET, Some("WARN"))]),
+                ("in small letters", "1", &[("root", SET, Some("info"))]),
+                ("no level", "1", &[("root", SET, Some("LOUD"))]),
+                ("off", "1", &[("root", SET, Some("OFF"))]),
+                ("nothing", "1", &[("root", SET, None)]),
+                ("an unknown logger", "1", &[("no.such", SET, Some("INFO"))]),
+                (
+                    "an unknown logger beside one that is",
+                    "1",
+                    &[("root", SET, Some("ERROR")), ("no.such", SET, Some("INFO"))],
+                ),
+                ("an unknown logger back", "1", &[("no.such", DELETE, None)]),
+                ("deleted", "1", &[("root", DELETE, None)]),
+                ("appended", "1", &[("root", APPEND, Some("INFO"))]),
+                ("subtracted", "1", &[("root", SUBTRACT, Some("INFO"))]),
+                ("an unknown operation", "1", &[("root", 9, Some("INFO"))]),
+                (
+                    "a logger twice",
+                    "1",
+                    &[("root", SET, Some("INFO")), ("root", SET, Some("WARN"))],
+                ),
+                ("another node", "7", &[("root", SET, Some("INFO"))]),
+                ("no number", "one", &[("root", SET, Some("INFO"))]),
+                ("no name", "", &[("root", SET, Some("INFO"))]),
+            ] {
+                probe.ask(label, version, &change(BROKER_LOGGER, name, changes))?;
+                probe.ask(&format!("{label}, now"), 4, &root())?;
+            }
+            let validated = change(BROKER_LOGGER, "1", &[("root", SET, Some("ERROR"))]);
+            probe.ask(
+                "only validated",
+                version,
+                &validated.with_validate_only(true),
+            )?;
+            probe.ask("only validated, now", 4, &root())?;
+            let both = [
+                change(BROKER_LOGGER, "1", &[("root", SET, Some("ERROR"))]),
+                change(BROKER, "7", &[("message.max.bytes", SET, Some("9"))]),
+                change(BROKER_LOGGER, "7", &[("root", SET, Some("WARN"))]),
+            ];
+            let both = both.into_iter().flat_map(|request| request.resources);
+            let both = IncrementalAlterConfigsRequest::default().with_resources(both.collect());
+            probe.sort("responses", "resource_type,resource_name,error_code");
+            probe.ask("with other resources", version, &both)?;
+            probe.ask("with other resources, now", 4, &root())?;
+            let back = change(BROKER_LOGGER, "1", &[("root", SET, Some("WARN"))]);
+            probe.ask("with other resources, back", version, &back)?;
+        }
+        let fatal = change(BROKER_LOGGER, "1", &[("root", SET, Some("FATAL"))]);
+        probe.ask("fatal", 1, &fatal)?;
+        probe.ask("fatal, now", 4, &root())?;
+        let back = change(BROKER_LOGGER, "1", &[("root", SET, Some("WARN"))]);
+        probe.ask("back", 1, &back)?;
+        for version in probe.versions::<AlterConfigsRequest>() {
+            let all = set_all(BROKER_LOGGER, "1", &[("root", Some("WARN"))]);
+            probe.ask("all at once", version, &all)?;
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn list_config_resources() -> Result<()> {
     compare("list_config_resources", |probe| {

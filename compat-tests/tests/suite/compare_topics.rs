@@ -360,17 +360,22 @@ fn delete_records() -> Result<()> {
                     BatchSpec::small(2, 1_700_000_000_000).build()?,
                 )?;
             }
+            let mut ask_within =
+                |label: &str, topic: &Topic, partition, offset, timeout_ms| -> Result<()> {
+                    let row = DeleteRecordsPartition::default()
+                        .with_partition_index(partition)
+                        .with_offset(offset);
+                    let rows = DeleteRecordsTopic::default()
+                        .with_name(topic.name())
+                        .with_partitions(vec![row]);
+                    let request = DeleteRecordsRequest::default()
+                        .with_topics(vec![rows])
+                        .with_timeout_ms(timeout_ms);
+                    probe.ask(label, version, &request).map(drop)
+                };
+            ask_within("to 2 in no time", &topic, 0, 2, 0)?;
             let mut ask = |label: &str, topic: &Topic, partition, offset| -> Result<()> {
-                let row = DeleteRecordsPartition::default()
-                    .with_partition_index(partition)
-                    .with_offset(offset);
-                let rows = DeleteRecordsTopic::default()
-                    .with_name(topic.name())
-                    .with_partitions(vec![row]);
-                let request = DeleteRecordsRequest::default()
-                    .with_topics(vec![rows])
-                    .with_timeout_ms(10_000);
-                probe.ask(label, version, &request).map(drop)
+                ask_within(label, topic, partition, offset, 10_000)
             };
             ask("to 3", &topic, 0, 3)?;
             ask("back to 1", &topic, 0, 1)?;

@@ -2,7 +2,9 @@
 
 #![allow(missing_docs)]
 
+mod client_metrics;
 mod clients;
+mod compare_client_metrics;
 mod compare_cluster;
 mod compare_cluster_voters;
 mod compare_configs;
@@ -12,19 +14,23 @@ mod compare_group_admin;
 mod compare_groups;
 mod compare_metadata;
 mod compare_produce;
+mod compare_random;
 mod compare_static_members;
 mod compare_topics;
 mod compare_transactions;
 mod consumer_groups;
 mod coordinated;
 mod dump_log;
+mod log_levels;
 mod smoke;
 mod streams;
 mod three;
 mod tools;
+mod tools_side_by_side;
 mod transactions;
 mod wire_cluster;
 mod wire_cluster_compaction;
+mod wire_cluster_door;
 mod wire_cluster_groups;
 mod wire_cluster_producers;
 mod wire_cluster_quorum;

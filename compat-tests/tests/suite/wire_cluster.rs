@@ -39,6 +39,27 @@ fn a_topic_can_be_produced_to_at_once_by_way_of_another_broker() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_cluster_that_is_stopped_all_at_once_stops_soon_and_has_lost_nothing() -> Result<()> {
+    let mut three = Three::start(three())?;
+    let replicas: [&[i32]; 3] = [&[1, 2, 3], &[2, 3, 1], &[3, 1, 2]];
+    let spread: Vec<&[i32]> = replicas.into_iter().cycle().take(30).collect();
+    let topic = three.create(1, "stopped", &spread)?;
+    for partition in 0..30 {
+        three.produce(&topic, partition, &batch(1)?)?;
+    }
+    let begun = Instant::now();
+    three.cluster.terminate()?;
+    let took = begun.elapsed();
+    // Nobody waits for others to take over that stop too.
+    ensure!(took.as_secs() < 5, "{took:?}\n{}", three.cluster.logs());
+    three.cluster.make_whole(PATIENCE)?;
+    for partition in 0..30 {
+        ensure!(three.produce(&topic, partition, &batch(1)?)? == 1);
+    }
+    Ok(())
+}
+
 /// The brokers and the topics with their replicas, as one node knows them.
 fn known(metadata: &kafka_protocol::messages::MetadataResponse) -> Vec<String> {
     let mut known: Vec<String> = metadata

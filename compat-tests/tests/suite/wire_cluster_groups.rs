@@ -11,8 +11,9 @@ use compat_tests::groups::{
 use compat_tests::wire::{Wire, text};
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatResponse, DescribeGroupsRequest, GroupId, HeartbeatRequest,
-    JoinGroupRequest, JoinGroupResponse, OffsetCommitRequest, OffsetCommitResponse,
+    ConsumerGroupHeartbeatResponse, DescribeGroupsRequest, FindCoordinatorRequest, GroupId,
+    HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, OffsetCommitRequest,
+    OffsetCommitResponse,
 };
 
 use crate::coordinated::{
@@ -71,6 +72,38 @@ fn each_node_coordinates_for_partitions_that_others_lead_and_no_other_answers_fo
         assert_eq!(member.leave()?, 0);
         let mut wire = Wire::connect(address)?;
         assert_eq!(committed(&mut wire, "wanderers", &topic.name, 0)?.0, offset);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_first_question_for_a_coordinator_is_answered_soon_whichever_node_is_asked() -> Result<()> {
+    // With the first question the topic is made, which happens twice in a cluster: for groups and for transactions.
+    for nodes in [[1, 2], [3, 1]] {
+        let mut three = Three::start()?;
+        for (key_type, node) in (0..).zip(nodes) {
+            let request = FindCoordinatorRequest::default()
+                .with_key_type(key_type)
+                .with_coordinator_keys((0..8).map(|key| text(format!("key-{key}"))).collect());
+            let mut wire = Wire::connect(three.cluster.node(node)?.addresses().broker)?;
+            let asked = Instant::now();
+            let first = wire.call(4, &request)?;
+            let took = asked.elapsed();
+            ensure!(
+                took < Duration::from_secs(3),
+                "node {node}, kind {key_type}: {took:?}"
+            );
+            assert_eq!(first.coordinators.len(), 8);
+            for other in ALL {
+                let mut wire = Wire::connect(three.cluster.node(other)?.addresses().broker)?;
+                eventually("not all coordinators are known", || {
+                    let answer = wire.call(4, &request)?;
+                    let found = answer.coordinators.iter().all(|row| row.error_code == 0);
+                    ensure!(found, "{answer:?}");
+                    Ok(())
+                })?;
+            }
+        }
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
 const NOT_COORDINATOR: i16 = 16;
 const CONCURRENT_TRANSACTIONS: i16 = 51;
 const UNSTABLE_OFFSET_COMMIT: i16 = 88;
-const PRODUCER_FENCED: i16 = 90;
+const INVALID_TXN_STATE: i16 = 48;
 const TRANSACTION_ABORTABLE: i16 = 120;
 /// What a producer tries again after.
 const AGAIN: [i16; 6] = [3, 5, 6, 7, 19, 20];
@@ -492,7 +492,8 @@ fn a_transaction_that_nobody_ends_is_aborted_by_the_next_coordinator() -> Result
         &[CONCURRENT_TRANSACTIONS],
         |answer| answer.error_code,
     )?;
-    assert_eq!(answer.error_code, PRODUCER_FENCED);
+    // It is one epoch behind, as after an end of its own whose answer was lost, but what it asks is not what happened.
+    assert_eq!(answer.error_code, INVALID_TXN_STATE);
     three.make_whole()
 }
 

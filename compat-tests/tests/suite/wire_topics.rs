@@ -9,7 +9,7 @@ use compat_tests::requests::{
     LATEST, Topic, creatable, create_topic, delete_topic, list_offset, metadata_of, produce_ok,
     topic_name, until_not_retriable,
 };
-use compat_tests::server::Server;
+use compat_tests::server::{Server, kafka_instead};
 use compat_tests::wire::{Wire, text};
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -101,6 +101,36 @@ fn topics_are_made_by_asking_only_if_both_sides_allow_it() -> Result<()> {
         assert_eq!(ask(&mut wire, "asked", true)?, UNKNOWN_TOPIC_OR_PARTITION);
     }
     assert_eq!(names(&mut wire, 9, None)?, [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn who_asks_again_for_a_topic_that_its_question_made_finds_it_led() -> Result<()> {
+    let server = Server::with(&[("num.partitions", "20")])?;
+    let mut wire = server.connect()?;
+    for round in 0..10 {
+        let ask = |wire: &mut Wire| -> Result<_> {
+            let topic = MetadataRequestTopic::default()
+                .with_name(Some(topic_name(&format!("made-{round}"))));
+            let request = MetadataRequest::default()
+                .with_topics(Some(vec![topic]))
+                .with_allow_auto_topic_creation(true);
+            let answer = wire.call(9, &request)?;
+            answer.topics.into_iter().next().context("no row")
+        };
+        let made = ask(&mut wire)?;
+        assert_eq!(made.error_code, UNKNOWN_TOPIC_OR_PARTITION);
+        let found = if kafka_instead() {
+            until_not_retriable(|| ask(&mut wire), |row| row.error_code)?
+        } else {
+            ask(&mut wire)?
+        };
+        assert_eq!(found.error_code, 0);
+        assert_eq!(found.partitions.len(), 20);
+        for row in &found.partitions {
+            assert_eq!(row.error_code, 0, "round {round}: {row:?}");
+        }
+    }
     Ok(())
 }
 

@@ -338,7 +338,7 @@ const INVALID_PRODUCER_EPOCH: i16 = 47;
 const INVALID_TRANSACTION_TIMEOUT: i16 = 50;
 
 #[test]
-fn a_transaction_whose_time_is_up_is_aborted_and_its_producer_fenced() -> Result<()> {
+fn a_transaction_whose_time_is_up_is_aborted_and_cannot_be_committed() -> Result<()> {
     let server = Server::with(&[(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "100",
@@ -372,8 +372,9 @@ fn a_transaction_whose_time_is_up_is_aborted_and_its_producer_fenced() -> Result
     assert_eq!(latest_stable(&mut wire, &topic)?, 2);
     assert_eq!(stands_at(&mut wire)?, (0, -1), "nothing is staged any more");
     let answer = wire.call(5, &mine.end_request(true))?;
-    const PRODUCER_FENCED: i16 = 90;
-    assert_eq!(answer.error_code, PRODUCER_FENCED);
+    // It is one epoch behind, as after an end of its own whose answer was lost, but what it asks is not what happened.
+    const INVALID_TXN_STATE: i16 = 48;
+    assert_eq!(answer.error_code, INVALID_TXN_STATE);
     assert_eq!(read_committed(&server.bootstrap(), "late", 1)?[0].len(), 0);
     Ok(())
 }

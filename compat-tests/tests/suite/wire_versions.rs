@@ -14,13 +14,13 @@ use kafka_protocol::messages::{
     DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
     DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest, ElectLeadersRequest, EndTxnRequest, FetchRequest,
-    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
-    ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
-    ListTransactionsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, RemoveRaftVoterRequest,
-    SyncGroupRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
-    WriteTxnMarkersRequest,
+    FindCoordinatorRequest, GetTelemetrySubscriptionsRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+    ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
+    ProduceRequest, PushTelemetryRequest, RemoveRaftVoterRequest, SyncGroupRequest,
+    TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::{Decodable, Request};
 
@@ -68,6 +68,25 @@ fn the_known_differences_are_documented() -> Result<()> {
             "| {} | {asked} | {} | {} |\n",
             row.api,
             code(row.paths),
+            row.reason
+        ));
+    }
+    section.push_str(
+        "\nRequests that are made up at random are compared in the same way. What differs there on purpose\n\
+         (`compat-tests/src/generator/tolerated.rs`):\n\n\
+         | API | field | here | Kafka | why |\n|---|---|---|---|---|\n",
+    );
+    for row in compat_tests::generator::tolerated::TOLERATED {
+        let or_anything = |text: &str| match text {
+            "" => "anything".to_owned(),
+            text => format!("`{text}`"),
+        };
+        section.push_str(&format!(
+            "| {} | `{}` | {} | {} | {} |\n",
+            row.api,
+            row.path,
+            or_anything(row.ours),
+            or_anything(row.kafka),
             row.reason
         ));
     }
@@ -242,6 +261,14 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
             }
             Some(ApiKey::ListTransactions) => {
                 ask(wire, min, max, |_| ListTransactionsRequest::default())?
+            }
+            Some(ApiKey::GetTelemetrySubscriptions) => {
+                ask(wire, min, max, |_| {
+                    GetTelemetrySubscriptionsRequest::default()
+                })?;
+            }
+            Some(ApiKey::PushTelemetry) => {
+                ask(wire, min, max, |_| PushTelemetryRequest::default())?;
             }
             Some(ApiKey::DescribeTopicPartitions) => {
                 ask(wire, min, max, |_| {

@@ -201,6 +201,12 @@ macro_rules! for_every_served_api {
             DescribeProducersResponse
         );
         $callback!(
+            GetTelemetrySubscriptions,
+            GetTelemetrySubscriptionsRequest,
+            GetTelemetrySubscriptionsResponse
+        );
+        $callback!(PushTelemetry, PushTelemetryRequest, PushTelemetryResponse);
+        $callback!(
             ListConfigResources,
             ListConfigResourcesRequest,
             ListConfigResourcesResponse

@@ -10,7 +10,7 @@ use odradek_protocol::ids::{Offset, TimestampMs};
 use odradek_storage::flush::FlushTarget;
 use odradek_storage::{Log, Received, StampedBatch};
 
-use crate::entry_map::{EntryMap, NonData, Purged};
+use crate::entry_map::{EntryMap, NonData, Pending, Purged};
 use crate::error::RaftError;
 use crate::journal::{self, Journal};
 use crate::membership::GroupMembership;
@@ -182,6 +182,7 @@ impl State {
             self.journal
                 .hold_open()
                 .map_err(|error| RaftError::io("open the journal", error))?;
+            self.note_carried_out()?;
             match next {
                 Work::Mark(term, entry) => {
                     self.map.push_non_data(*term, entry.clone());
@@ -299,9 +300,7 @@ impl State {
         );
         self.map.truncate(next, offset);
         self.members_changed = true;
-        self.rewrite_journal()?;
-        self.log.truncate_to(offset, now)?;
-        self.generation += 1;
+        self.change_segments(Pending::Cut(offset), now)?;
         let first = self
             .unapplied
             .partition_point(|unapplied| unapplied.index < next);
@@ -362,11 +361,9 @@ impl State {
             self.adopt(snapshot, last, now)?
         } else {
             self.map = EntryMap::starting_after(snapshot.clone()).in_incarnation_of(&self.map);
-            self.rewrite_journal()?;
-            self.log.restart_at(snapshot.start_offset, now)?;
+            self.change_segments(Pending::Restart(snapshot.start_offset), now)?;
             log_start
         };
-        self.generation += 1;
         self.applied = Some(last);
         self.snapshot = Some(snapshot.clone());
         Ok((std::mem::take(&mut self.unapplied).into(), log_start))
@@ -398,7 +395,36 @@ impl State {
         self.log.adopt(received.log, kept_from, &beside, now)?;
         self.journal.was_replaced(content.len());
         self.map = map;
+        self.generation += 1;
         Ok(log_start)
+    }
+
+    /// Makes of the segments what the map says already. The journal says so first: the batches that go
+    /// are known by nothing but that they are not counted any more, and a start that finds them there
+    /// would count them.
+    fn change_segments(&mut self, pending: Pending, now: TimestampMs) -> Result<(), RaftError> {
+        self.map.set_pending(pending);
+        self.rewrite_journal()?;
+        carry_out(&mut self.log, pending, now)?;
+        // What is appended from here on would go with a start that does it again.
+        self.barrier = true;
+        self.generation += 1;
+        match self.note_carried_out() {
+            // The next append says so before anything else.
+            Err(error) if error.is_out_of_descriptors() => Ok(()),
+            noted => noted,
+        }
+    }
+
+    /// Has the journal say that what was to be done to the segments is done, if it does not.
+    fn note_carried_out(&mut self) -> Result<(), RaftError> {
+        if self.map.pending().is_some() {
+            self.journal
+                .append_carried_out()
+                .map_err(|error| RaftError::io("write the journal", error))?;
+            self.map.is_carried_out();
+        }
+        Ok(())
     }
 
     pub(super) fn rewrite_journal(&mut self) -> Result<(), RaftError> {
@@ -406,6 +432,19 @@ impl State {
             .rewrite(&self.map)
             .map_err(|error| RaftError::io("rewrite the journal", error))
     }
+}
+
+/// Does to the segments what the journal says is to be done. Durable on return.
+pub(crate) fn carry_out(
+    log: &mut Log,
+    pending: Pending,
+    now: TimestampMs,
+) -> Result<(), RaftError> {
+    match pending {
+        Pending::Cut(offset) => log.truncate_to(offset, now).map(drop)?,
+        Pending::Restart(offset) => log.restart_at(offset, now)?,
+    }
+    Ok(())
 }
 
 /// Gives a batch its offset and epoch. One that comes from a leader has them already, and they

@@ -36,6 +36,10 @@ pub(super) struct Shape {
 pub(super) struct Replica {
     pub(super) id: i32,
     disk: SimDisk,
+    /// Whether it has lost a disk: from then on it has to be given what it holds.
+    replaced: bool,
+    /// Whether the group counts it as lost: it has not been given all of it again.
+    lost: bool,
     /// What it has heard of the partition's group.
     knows: Option<Begun>,
     pub(super) node: Option<Arc<RaftNode>>,
@@ -68,6 +72,8 @@ pub(super) struct Cluster {
     /// How often logs were compacted, and records given to other replicas.
     pub(super) compactions: Arc<AtomicU64>,
     pub(super) given: u64,
+    /// How many disks were taken away.
+    pub(super) disks_lost: u64,
 }
 
 impl Cluster {
@@ -85,6 +91,8 @@ impl Cluster {
                 .map(|id| Replica {
                     id,
                     disk: SimDisk::new(),
+                    replaced: false,
+                    lost: false,
                     knows: None,
                     node: None,
                     group: None,
@@ -100,6 +108,7 @@ impl Cluster {
             trace: Vec::new(),
             compactions: Arc::default(),
             given: 0,
+            disks_lost: 0,
         };
         for index in 0..cluster.replicas.len() {
             cluster.start_replica(index).await;
@@ -133,6 +142,8 @@ impl Cluster {
             spec.voters.clear();
             spec.bootstrap = false;
         }
+        // There has been a leader, as the metadata knows.
+        spec.bootstrap &= !replica.replaced;
         enter(&mut spec, replica.knows);
         replica.group = Some(open_spec(&node, spec).await.unwrap());
         replica.node = Some(node);
@@ -286,6 +297,60 @@ impl Cluster {
         }
     }
 
+    /// Takes a replica's disk away, if the group can do without it. It comes back with an empty one.
+    pub(super) async fn lose_disk(&mut self, index: usize) {
+        self.note_whole();
+        if !self.can_lose(index) {
+            return;
+        }
+        self.kill(index, false).await;
+        let replica = &mut self.replicas[index];
+        replica.disk = SimDisk::new();
+        replica.replaced = true;
+        replica.lost = true;
+        self.disks_lost += 1;
+    }
+
+    /// Whether so few replicas are without what they held, this one with them, that a majority of the voters
+    /// is not, whoever of the members votes next. While voters are being changed nobody loses anything.
+    fn can_lose(&self, index: usize) -> bool {
+        let Some(leader) = self.leader_with_lease() else {
+            return false;
+        };
+        let members = leader.membership();
+        let id = |replica: &Replica| NodeId::new(replica.id);
+        let lost = |replica: &&Replica| replica.lost && members.has(id(replica));
+        let one = &self.replicas[index];
+        let others = self.replicas.iter().filter(lost);
+        let gone = others.filter(|replica| replica.id != one.id).count() + 1;
+        let is_settled = members.committed && members.joint.is_none();
+        is_settled && (!members.has(id(one)) || gone * 2 < members.voters.len())
+    }
+
+    /// A replica that lost its disk counts again once it takes its full part, or none at all: who takes it in
+    /// knows that it holds nothing.
+    fn note_whole(&mut self) {
+        let Some(leader) = self.leader_with_lease() else {
+            return;
+        };
+        let members = leader.membership();
+        if !members.committed || members.joint.is_some() {
+            return;
+        }
+        for replica in self.replicas.iter_mut().filter(|replica| replica.lost) {
+            let node = NodeId::new(replica.id);
+            let is_whole = replica.group.as_ref().is_some_and(|group| group.is_whole());
+            if !members.has(node) || is_whole && !leader.incomplete_replicas().contains(&node) {
+                replica.lost = false;
+            }
+        }
+    }
+
+    fn leader_with_lease(&self) -> Option<Arc<Group>> {
+        let groups = self.replicas.iter().filter_map(|it| it.group.clone());
+        groups.into_iter().find(|group| group.holds_lease())
+    }
+
     /// Cuts the power of all nodes.
     pub(super) async fn kill_all(&mut self) {
         for replica in self.replicas.iter().filter(|it| it.node.is_some()) {
@@ -407,8 +472,8 @@ impl Cluster {
             self.learn(index).await;
             self.start_replica(index).await;
         }
-        if self.begun.is_some() {
-            // Whoever leads takes in those that were given up.
+        if self.begun.is_some() || self.disks_lost > 0 && self.shape.spares == 0 {
+            // Whoever leads takes in those that were given up, or taken out.
             for _ in 0..100 {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 self.restore_voters();

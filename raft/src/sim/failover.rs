@@ -164,6 +164,38 @@ fn a_leader_heard_by_nobody_loses_its_lease_though_it_hears_everybody() {
     });
 }
 
+/// Its probes arrive, so the others keep their promises; it only does not know that they do.
+#[test]
+fn a_leader_that_hears_again_holds_its_lease_only_once_it_is_confirmed_anew() {
+    simulate(1, async {
+        let three = Three::start().await;
+        let leader = three.groups[0].clone();
+        let epoch = leader.leadership().epoch().unwrap();
+        produce(&leader, 1).await.unwrap();
+        for other in [2, 3] {
+            three.network.cut_one_way(node(other), node(1));
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!leader.holds_lease());
+        three.network.heal();
+        let is_trusted = |group: &Group| {
+            let liveness = group.liveness.as_ref().unwrap();
+            !liveness.trust(&group.membership().voters).is_empty()
+        };
+        while !is_trusted(&leader) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!leader.holds_lease(), "what was confirmed was so before");
+        let healed = Instant::now();
+        eventually("the lease is held again", &three.groups, || {
+            leader.holds_lease_in(epoch)
+        })
+        .await;
+        let took = healed.elapsed();
+        assert!(took < Duration::from_millis(300), "{took:?}");
+    });
+}
+
 #[test]
 fn a_planned_transfer_does_not_wait_for_the_lease() {
     simulate(1, async {

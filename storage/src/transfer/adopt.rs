@@ -137,10 +137,7 @@ pub fn finish_adoption(disk: &dyn Disk, dir: &Path) -> Result<bool, StorageError
     let found = names(disk, dir)?;
     let has = |name: &str| found.iter().any(|found| found == name);
     if has(WHOLE) {
-        for name in found.iter().filter(|name| is_of_log(name)) {
-            remove_if_present(disk, &dir.join(name))?;
-        }
-        sync_dir(disk, dir)?;
+        remove_log(disk, dir)?;
         rename(disk, dir, WHOLE, MOVING)?;
         sync_dir(disk, dir)?;
     } else if !has(MOVING) {
@@ -172,6 +169,15 @@ pub(super) fn discard_incoming(disk: &dyn Disk, dir: &Path) -> Result<(), Storag
         }
     }
     Ok(())
+}
+
+/// Removes the log in a directory, and nothing else that is there. Durable on return. To be called before
+/// the log is opened.
+pub fn remove_log(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+    for name in names(disk, dir)?.iter().filter(|name| is_of_log(name)) {
+        remove_if_present(disk, &dir.join(name))?;
+    }
+    sync_dir(disk, dir)
 }
 
 /// Whether a file belongs to the log in the directory, and not to what is received or to others.

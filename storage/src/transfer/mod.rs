@@ -23,7 +23,7 @@ use odradek_protocol::ids::Offset;
 
 use crate::error::StorageError;
 
-pub use adopt::finish_adoption;
+pub use adopt::{finish_adoption, remove_log};
 pub use export::Export;
 pub use incoming::{Incoming, Received};
 

@@ -660,6 +660,23 @@ fn an_assignment_too_large_for_a_record_is_refused_and_nothing_is_written() {
     assert_eq!(bench.state(), "PreparingRebalance");
 }
 
+#[test]
+fn a_member_too_large_for_a_record_is_refused_and_leaves_the_others_alone() {
+    let mut bench = Bench::new();
+    bench.config.max_record_bytes = 512;
+    bench.restart();
+    let (members, generation) = bench.stable_group(2);
+    let mut request = bench.join_request(&nobody());
+    for protocol in &mut request.protocols {
+        protocol.metadata = vec![7; 513].into();
+    }
+    let token = bench.ask(GroupRequest::Join(request));
+    let refused = bench.joined(token).expect("answered").error;
+    assert_eq!(refused, Some(GroupError::RecordTooLarge));
+    assert_eq!(bench.state(), "Stable");
+    assert_eq!(bench.heartbeat(&members[0], generation), Ok(()));
+}
+
 fn static_join(
     bench: &mut Bench,
     instance: &str,
@@ -771,4 +788,27 @@ fn a_silent_static_member_keeps_its_place_through_a_rebalance_until_its_session_
     let joined = bench.joined(waiting).expect("answered");
     assert_eq!(joined.leader, dynamic, "one who has joined leads");
     assert_eq!(joined.members.len(), 2);
+}
+
+/// A member whose answers were lost joined again, was told that everything stands, and asked for its
+/// assignment; a moment later it was taken out, because only its heartbeats had counted, and its
+/// partitions went to others while it took them for its own.
+#[test]
+fn a_member_that_joins_again_and_asks_for_its_assignment_has_a_session_from_then_on() {
+    let mut bench = Bench::new();
+    let (members, generation) = bench.stable_group(2);
+    let leader_beats = |bench: &mut Bench| {
+        assert_eq!(bench.heartbeat(&members[0], generation), Ok(()));
+    };
+    bench.advance(9_000);
+    leader_beats(&mut bench);
+    let token = bench.rejoin(&members[1]);
+    let joined = bench.joined(token).expect("everything stands");
+    assert_eq!((joined.error, joined.generation), (None, generation));
+    bench.advance(5_000);
+    leader_beats(&mut bench);
+    let token = bench.sync(&members[1], generation, &[]);
+    assert!(matches!(bench.synced(token), Some(Ok(_))));
+    bench.advance(9_000);
+    assert_eq!(bench.heartbeat(&members[1], generation), Ok(()));
 }

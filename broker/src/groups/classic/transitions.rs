@@ -80,6 +80,9 @@ impl ClassicGroup {
             }
         } else if !self.supports(&request.protocol_type, &request.protocols) {
             refuse_join(token, GroupError::InconsistentProtocol, member, cx);
+        } else if is_too_large(&request, cx.config.max_record_bytes) {
+            tracing::warn!(group = %self.id, %member, "a subscription is too large to be stored");
+            refuse_join(token, GroupError::RecordTooLarge, member, cx);
         } else if !self.has_memory_for(&request, cx) {
             tracing::warn!(group = %self.id, "no memory for what a member brings along");
             refuse_join(token, GroupError::NotAvailable, member, cx);
@@ -181,6 +184,8 @@ impl ClassicGroup {
             State::PreparingRebalance { .. } | State::Empty => false,
         };
         if repeated {
+            // It lives, also if nothing changes by it.
+            self.renew_session(&id, cx);
             let reply = self.joined(&id);
             cx.effects.reply(token, GroupReply::Join(reply));
         } else {
@@ -473,6 +478,9 @@ impl ClassicGroup {
         }
         let protocol_type = self.protocol_type.clone();
         let protocol = self.protocol.clone();
+        if self.state == State::Stable {
+            self.renew_session(&request.member, cx);
+        }
         let Some(member) = self.members.get_mut(&request.member) else {
             return;
         };
@@ -776,6 +784,17 @@ impl ClassicGroup {
             cx.effects.cancel_timer(self.session_timer(&member));
         }
     }
+}
+
+/// Whether no record of the group could hold the member, whichever protocol is chosen. Kafka lets it in, and
+/// no member of its group ever gets an assignment.
+fn is_too_large(request: &JoinRequest, max_record_bytes: usize) -> bool {
+    let smallest = request
+        .protocols
+        .iter()
+        .map(|protocol| protocol.metadata.len())
+        .min();
+    smallest.is_some_and(|smallest| smallest > max_record_bytes)
 }
 
 fn refuse_join(token: RequestToken, error: GroupError, member: MemberId, cx: &mut Context<'_>) {

@@ -80,14 +80,14 @@ impl GroupCoordinator {
     }
 
     pub(super) fn start_consumer_groups(&mut self, now: TimestampMs, effects: &mut GroupEffects) {
-        let image = self.image();
+        let (image, config) = (self.image(), self.config.clone());
         let mut cx = Context {
-            config: &self.config,
+            config: &config,
             image: &image,
             now,
             effects,
         };
-        for group in self.groups.values_mut() {
+        for group in self.groups_in_order() {
             if let Group::Consumer(group) = group {
                 group.loaded(&mut cx);
             }

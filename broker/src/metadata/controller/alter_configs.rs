@@ -84,15 +84,7 @@ pub fn incremental_alter_configs(
 ) -> (Vec<MetadataRecord>, Vec<Result<(), Refusal>>) {
     alter(image, resources, rules, |current, resource, changes| {
         let mut settings = current.clone();
-        check_keys(changes.iter().map(|change| change.key.as_str()))?;
-        let nulls = changes
-            .iter()
-            .filter(|change| {
-                change.value.is_none()
-                    && Operation::from_code(change.operation) != Some(Operation::Delete)
-            })
-            .map(|change| change.key.as_str());
-        check_nulls(nulls)?;
+        check_changes(changes)?;
         for change in changes {
             apply_change(&mut settings, resource, change, rules)?;
         }
@@ -158,19 +150,17 @@ fn alter<C>(
 fn alterable(kind: i8, name: &str) -> Result<ConfigResource, Refusal> {
     match ResourceKind::from_code(kind) {
         Some(ResourceKind::Group) if name.is_empty() => Err(Refusal::DefaultGroup),
-        Some(kind @ (ResourceKind::Topic | ResourceKind::Broker | ResourceKind::Group)) => {
-            Ok(ConfigResource {
-                kind,
-                name: name.to_owned(),
-            })
-        }
-        Some(ResourceKind::ClientMetrics) => Err(Refusal::Unsupported(
-            "Client metrics subscriptions are not supported by this version.",
-        )),
-        Some(ResourceKind::BrokerLogger) => Err(Refusal::Unsupported(
-            "Log levels are set at the start of the broker and cannot be changed while it runs.",
-        )),
-        None => Err(Refusal::UnknownResourceType(kind)),
+        Some(
+            kind @ (ResourceKind::Topic
+            | ResourceKind::Broker
+            | ResourceKind::ClientMetrics
+            | ResourceKind::Group),
+        ) => Ok(ConfigResource {
+            kind,
+            name: name.to_owned(),
+        }),
+        // Log levels are no settings of the cluster: whoever is to change its own has done so before.
+        Some(ResourceKind::BrokerLogger) | None => Err(Refusal::UnknownResourceType(kind)),
     }
 }
 
@@ -182,6 +172,19 @@ fn check_resource(resource: &ConfigResource) -> Result<(), Refusal> {
         topic_name::validate(&resource.name)?;
     }
     Ok(())
+}
+
+/// Refuses changes of which two name one key, or one that sets has no value.
+pub fn check_changes(changes: &[KeyChange]) -> Result<(), Refusal> {
+    check_keys(changes.iter().map(|change| change.key.as_str()))?;
+    let nulls = changes
+        .iter()
+        .filter(|change| {
+            change.value.is_none()
+                && Operation::from_code(change.operation) != Some(Operation::Delete)
+        })
+        .map(|change| change.key.as_str());
+    check_nulls(nulls)
 }
 
 /// Refuses a key that is named twice.

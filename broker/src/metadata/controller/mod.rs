@@ -13,5 +13,6 @@ pub mod leader_reports;
 pub mod producer_ids;
 pub mod reassignments;
 pub mod register_broker;
+mod registration_rules;
 pub mod unclean_elections;
 pub mod voters;

@@ -3,6 +3,9 @@
 //! A registration tells a restarted process from another node by the log directory, which only one
 //! process at a time can have locked: the same directory takes over at once, another one is refused.
 //! A broker with an empty disk must not pass for the one whose replicas were on the old disk.
+//!
+//! A registration begins fenced: until the metadata leader has heard the broker at the address that it
+//! has registered, no client is sent there and no replica placed there.
 
 use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::{NodeId, TopicId};
@@ -14,6 +17,7 @@ use super::super::records::{
     PartitionChangeRecord, RegisterBrokerRecord, UnregisterBrokerRecord,
 };
 use super::super::refusal::Refusal;
+use super::registration_rules::{self, Said};
 use super::voters::check_directory;
 
 /// What a broker says of itself.
@@ -31,6 +35,15 @@ pub struct Registration {
     pub log_dirs: Vec<Uuid>,
     /// The voters that its configuration names, if it is one of them.
     pub voters: Vec<NodeId>,
+}
+
+/// What the metadata leader knows of who registers, besides what it says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registrant {
+    /// Highest version of the protocol between nodes that it speaks.
+    pub peer_protocol: u16,
+    /// It is this process, which need not be heard.
+    pub is_here: bool,
 }
 
 /// Records that a metadata log begins with; none for a log that has them. `named` are those by which
@@ -66,23 +79,41 @@ pub fn found_cluster(
 pub fn register_broker(
     image: &MetadataImage,
     registration: &Registration,
+    registrant: Registrant,
     before: usize,
 ) -> Result<Vec<MetadataRecord>, Refusal> {
-    if let Some(known) = image.broker(registration.broker_id) {
-        check_directories(registration, known)?;
+    let node = registration.broker_id;
+    registration_rules::check(Said {
+        node,
+        endpoints: &registration.endpoints,
+        rack: registration.rack.as_deref(),
+        directories: &registration.log_dirs,
+        voters: &registration.voters,
+    })?;
+    if registration.endpoints.is_empty() {
+        let what = "it names no listener".to_owned();
+        return Err(Refusal::BadRegistration { node, what });
     }
-    check_voters(image, registration.broker_id, &registration.voters)?;
+    let known = image.broker(node);
+    if let Some(known) = known {
+        check_directories(registration, registrant, known)?;
+    }
+    check_voters(image, node, &registration.voters)?;
     let before = i64::try_from(before).unwrap_or(0);
-    Ok(vec![MetadataRecord::RegisterBroker(RegisterBrokerRecord {
-        broker_id: registration.broker_id,
+    let mut records = vec![MetadataRecord::RegisterBroker(RegisterBrokerRecord {
+        broker_id: node,
         incarnation_id: registration.incarnation_id,
         broker_epoch: image.next_offset().plus(before).get(),
         endpoints: registration.endpoints.clone(),
-        features: features::supported(),
+        features: features::supported_by(registrant.peer_protocol),
         rack: registration.rack.clone(),
-        fenced: false,
+        fenced: !registrant.is_here,
         log_dirs: registration.log_dirs.clone(),
-    })])
+    })];
+    if !registrant.is_here && known.is_some_and(|known| !known.fenced) {
+        records.extend(leaderless(image, node));
+    }
+    Ok(records)
 }
 
 /// Whether a node that was never in the cluster may take part in it under this id.
@@ -103,16 +134,22 @@ pub fn check_newcomer(
 
 fn check_directories(
     registration: &Registration,
+    registrant: Registrant,
     known: &BrokerRegistration,
 ) -> Result<(), Refusal> {
     let is_known = |id: &Uuid| known.log_dirs.contains(id);
-    match registration.log_dirs.first() {
-        Some(_) if registration.log_dirs.iter().any(is_known) || known.log_dirs.is_empty() => {
-            Ok(())
-        }
-        Some(first) => Err(other_directory(registration.broker_id, *first, known)),
-        None => Ok(()),
+    if registration.log_dirs.iter().any(is_known) {
+        return Ok(());
     }
+    // By directories the two cannot be told apart. Then the first has the id while it is heard.
+    let is_gone =
+        known.fenced || registrant.is_here || known.incarnation_id == registration.incarnation_id;
+    if known.log_dirs.is_empty() && is_gone {
+        return Ok(());
+    }
+    let first = registration.log_dirs.first().copied();
+    let node = registration.broker_id;
+    Err(other_directory(node, first.unwrap_or(Uuid::ZERO), known))
 }
 
 fn other_directory(node: NodeId, directory: Uuid, known: &BrokerRegistration) -> Refusal {
@@ -241,16 +278,26 @@ mod tests {
         Registration {
             broker_id: NodeId::new(node),
             incarnation_id: Uuid::from_bytes([1; 16]),
-            endpoints: vec![],
+            endpoints: vec![BrokerEndpoint {
+                name: "PLAINTEXT".to_owned(),
+                host: "h".to_owned(),
+                port: 9092,
+                security_protocol: 0,
+            }],
             rack: None,
             log_dirs: vec![Uuid::from_bytes([directory; 16])],
             voters: vec![],
         }
     }
 
+    const ELSEWHERE: Registrant = Registrant {
+        peer_protocol: 2,
+        is_here: false,
+    };
+
     fn register(image: &mut MetadataImage, registration: &Registration) -> Result<(), Refusal> {
         let mut records = found_cluster(image, "cluster", &nodes(&[1, 2, 3]), &[]);
-        let registered = register_broker(image, registration, records.len())?;
+        let registered = register_broker(image, registration, ELSEWHERE, records.len())?;
         records.extend(registered);
         apply(image, &records);
         Ok(())
@@ -300,6 +347,66 @@ mod tests {
         assert!(register(&mut image, &with(&[3, 1, 2])).is_ok());
         let refusal = register(&mut image, &with(&[1, 2])).expect_err("others");
         assert!(matches!(refusal, Refusal::OtherVoters { .. }));
+    }
+
+    #[test]
+    fn a_registration_begins_fenced_until_the_broker_is_heard() {
+        let mut image = image_with_brokers(&[2]);
+        register(&mut image, &registration(1, 7)).expect("the first");
+        let node = NodeId::new(1);
+        let is_fenced = |image: &MetadataImage| image.broker(node).is_some_and(|it| it.fenced);
+        assert!(is_fenced(&image));
+        let records = fence(&image, node, false);
+        apply(&mut image, &records);
+        apply(&mut image, &topic("t", 3, &[&[1, 2]]));
+        assert!(!is_fenced(&image));
+        register(&mut image, &registration(1, 7)).expect("a restart");
+        assert!(is_fenced(&image));
+        let state = &image.topic("t").expect("exists").partitions[0];
+        assert_eq!(
+            state.leader, None,
+            "a process that has just started leads nothing"
+        );
+        let here = Registrant {
+            is_here: true,
+            ..ELSEWHERE
+        };
+        let records = register_broker(&image, &registration(1, 7), here, 0).expect("the leader");
+        apply(&mut image, &records);
+        assert!(!is_fenced(&image), "it hears itself");
+        let known = image.broker(node).expect("registered");
+        assert_eq!(features::peer_protocol(&known.features), 2);
+        assert_eq!(features::peer_protocol(&[]), 1);
+    }
+
+    #[test]
+    fn nobody_registers_without_an_address_or_in_the_place_of_who_is_there() {
+        let mut image = MetadataImage::default();
+        let nowhere = Registration {
+            endpoints: vec![],
+            ..registration(1, 7)
+        };
+        let refusal = register(&mut image, &nowhere).expect_err("no listener");
+        assert!(refusal.to_string().ends_with("it names no listener"));
+        let negative = register(&mut image, &registration(-1, 7));
+        assert!(matches!(negative, Err(Refusal::BadRegistration { .. })));
+        register(&mut image, &registration(1, 7)).expect("the first");
+        let without_disk = Registration {
+            log_dirs: vec![],
+            ..registration(1, 7)
+        };
+        let refusal = register(&mut image, &without_disk).expect_err("another disk");
+        assert!(matches!(refusal, Refusal::OtherDirectory { .. }));
+        let known = TopicId::from(Uuid::from_bytes([7; 16])).to_string();
+        assert!(!refusal.to_string().contains(&known), "{refusal}");
+
+        // Registered without a directory, and heard.
+        let mut image = image_with_brokers(&[1]);
+        let other = register(&mut image, &registration(1, 7));
+        assert!(matches!(other, Err(Refusal::OtherDirectory { .. })));
+        let records = fence(&image, NodeId::new(1), true);
+        apply(&mut image, &records);
+        register(&mut image, &registration(1, 7)).expect("the other one is gone");
     }
 
     #[test]

@@ -8,21 +8,95 @@
 //!
 //! Invariants:
 //! - there is no such election while most voters may be there: they elect a leader that lacks nothing;
-//! - the new group's first epoch is beyond every epoch that anybody has told of.
+//! - the new group's first epoch is beyond every epoch that anybody has told of;
+//! - every node understands messages of another group than the partition's first: to one that does not,
+//!   the new group's would be the old one's.
 //!
 //! What is lost is what voters that are away have acknowledged and the chosen replica does not have. If
 //! they are only cut off, they may go on acknowledging to clients that still reach them until they hear
 //! of the new group; all of that is lost too. The two histories are never merged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId};
 use odradek_raft::{Incarnation, Standing, Succession};
 
+use super::super::features;
 use super::super::image::{MetadataImage, PartitionState};
 use super::super::placement;
 use super::super::records::{Begun, MetadataRecord, PartitionChangeRecord};
+
+/// Why there is no such election.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotElected {
+    /// As Kafka's code says.
+    #[error("{}", .0.message())]
+    Code(ErrorCode),
+    /// Some nodes would take the new group for the old one.
+    #[error(
+        "an unclean election needs every node to speak version {needed} of the protocol between nodes, \
+         and of {} that is not known: start them in this version, or unregister them \
+         (kafka-cluster.sh unregister) if they are gone for good",
+        list(nodes)
+    )]
+    Outdated {
+        /// The version.
+        needed: u16,
+        /// Those that may not speak it.
+        nodes: Vec<NodeId>,
+    },
+}
+
+fn list(nodes: &[NodeId]) -> String {
+    let numbers: Vec<String> = nodes.iter().map(|node| node.get().to_string()).collect();
+    match numbers.as_slice() {
+        [one] => format!("node {one}"),
+        _ => format!("nodes {}", numbers.join(", ")),
+    }
+}
+
+impl NotElected {
+    /// Kafka's code for it.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Code(code) => *code,
+            Self::Outdated { .. } => ErrorCode::UnsupportedVersion,
+        }
+    }
+}
+
+impl From<ErrorCode> for NotElected {
+    fn from(code: ErrorCode) -> Self {
+        Self::Code(code)
+    }
+}
+
+/// An error unless every node that is registered is known to speak version `needed` of the protocol between
+/// nodes: it has registered so, or is `spoken` with in that version now.
+pub fn check_versions(
+    image: &MetadataImage,
+    needed: u16,
+    spoken: impl Fn(NodeId) -> Option<u16>,
+) -> Result<(), NotElected> {
+    let brokers = image.brokers().map(|(id, broker)| (id, &broker.features));
+    let controllers = image
+        .controllers()
+        .map(|(id, controller)| (id, &controller.features));
+    let nodes: BTreeSet<NodeId> = brokers
+        .chain(controllers)
+        .filter(|(_, told)| features::peer_protocol(told) < needed)
+        .map(|(id, _)| id)
+        .filter(|id| spoken(*id).is_none_or(|version| version < needed))
+        .collect();
+    match nodes.is_empty() {
+        true => Ok(()),
+        false => Err(NotElected::Outdated {
+            needed,
+            nodes: nodes.into_iter().collect(),
+        }),
+    }
+}
 
 /// Between the latest known epoch and the first of the new group. Voters that are cut off may elect
 /// leaders of their own meanwhile; clients should not see their epochs again with other records.
@@ -221,10 +295,11 @@ fn first_epoch(state: &PartitionState, heard: &BTreeMap<NodeId, Testimony>) -> O
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use odradek_raft::RaftIndex;
 
+    use odradek_protocol::codec::Uuid;
+
+    use super::super::super::records::RegisterBrokerRecord;
     use super::super::super::test_support::{apply, image_with_brokers, nodes, topic};
     use super::super::register_broker;
     use super::*;
@@ -417,5 +492,42 @@ mod tests {
         };
         apply(&mut alone, &[MetadataRecord::PartitionChange(out)]);
         assert!(looks(alone), "the others may have lost their logs");
+    }
+
+    #[test]
+    fn nodes_that_may_not_understand_the_new_group_are_named() {
+        let mut image = image(&[3]);
+        let outdated = |image: &MetadataImage, spoken: &[(i32, u16)]| {
+            let spoken: BTreeMap<NodeId, u16> = spoken
+                .iter()
+                .map(|(id, version)| (NodeId::new(*id), *version))
+                .collect();
+            check_versions(image, 2, |node| spoken.get(&node).copied())
+        };
+        // Registered by a leader that took nothing down about it.
+        assert_eq!(outdated(&image, &[(1, 2), (2, 2), (3, 2)]), Ok(()));
+        let refused = outdated(&image, &[(1, 1), (2, 2)]).expect_err("of 1 and 3");
+        assert_eq!(refused.code(), ErrorCode::UnsupportedVersion);
+        assert!(
+            refused
+                .to_string()
+                .contains("of nodes 1, 3 that is not known")
+        );
+        let records: Vec<_> = (1..=3)
+            .map(|id| {
+                MetadataRecord::RegisterBroker(RegisterBrokerRecord {
+                    broker_id: NodeId::new(id),
+                    incarnation_id: Uuid::ZERO,
+                    broker_epoch: 2,
+                    endpoints: vec![],
+                    features: features::supported_by(2),
+                    rack: None,
+                    fenced: id == 3,
+                    log_dirs: vec![],
+                })
+            })
+            .collect();
+        apply(&mut image, &records);
+        assert_eq!(outdated(&image, &[]), Ok(()), "though nobody is connected");
     }
 }

@@ -23,6 +23,7 @@ use super::super::records::{
 };
 use super::super::refusal::Refusal;
 use super::register_broker::check_voters;
+use super::registration_rules::{self, Said};
 
 /// What a controller says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,10 +150,11 @@ pub enum VoterRefusal {
     },
     /// Another node of this id votes.
     #[error(
-        "node {node} votes on the metadata with the data directory {known}, and this one is \
-         {directory}: a disk that has forgotten its votes could help to elect two leaders. To replace \
-         the controller, run kafka-metadata-quorum.sh remove-controller --controller-id {node} \
-         --controller-directory-id {known}, and start this one again"
+        "node {node} votes on the metadata with another data directory than {directory}: a disk that \
+         has forgotten its votes could help to elect two leaders. To replace the controller, run \
+         kafka-metadata-quorum.sh remove-controller --controller-id {node} --controller-directory-id \
+         with the id that kafka-metadata-quorum.sh describe --replication names, and start this one \
+         again"
     )]
     OtherDirectory {
         /// The node.
@@ -164,10 +166,10 @@ pub enum VoterRefusal {
     },
     /// A controller of this id is registered with another disk, and the voters are fixed.
     #[error(
-        "controller {node} is registered with the data directory {known}, and this one is \
-         {directory}: a disk that has forgotten its votes must not pass for the one that gave them. To \
-         replace the controller for good, stop it, run kafka-cluster.sh unregister --id {node} against \
-         a broker, and start this one again; it votes once it has the metadata"
+        "controller {node} is registered with another data directory than {directory}: a disk that \
+         has forgotten its votes must not pass for the one that gave them. To replace the controller for \
+         good, stop it, run kafka-cluster.sh unregister --id {node} against a broker, and start this one \
+         again; it votes once it has the metadata"
     )]
     OtherFixedDirectory {
         /// The node.
@@ -196,12 +198,21 @@ impl VoterRefusal {
     }
 }
 
-/// Records that register the controller. A voter that has moved is found at its new address.
+/// Records that register the controller, which speaks versions of the protocol between nodes up to
+/// `peer_protocol`. A voter that has moved is found at its new address.
 pub fn register_controller(
     image: &MetadataImage,
     registration: &ControllerRegistration,
+    peer_protocol: u16,
 ) -> Result<Vec<MetadataRecord>, Refusal> {
     let (node, directory) = (registration.controller_id, registration.directory);
+    registration_rules::check(Said {
+        node,
+        endpoints: &registration.endpoints,
+        rack: None,
+        directories: &[],
+        voters: &registration.voters,
+    })?;
     check_directory(image, node, directory)?;
     check_voters(image, node, &registration.voters)?;
     let mut records = vec![MetadataRecord::RegisterController(
@@ -209,7 +220,7 @@ pub fn register_controller(
             controller_id: node,
             incarnation_id: registration.incarnation_id,
             endpoints: registration.endpoints.clone(),
-            features: features::supported(),
+            features: features::supported_by(peer_protocol),
             directory,
         },
     )];
@@ -436,7 +447,7 @@ mod tests {
     }
 
     fn register(image: &mut MetadataImage, id: i32, number: u8, port: u16) -> Result<(), Refusal> {
-        let records = register_controller(image, &registration(id, number, port))?;
+        let records = register_controller(image, &registration(id, number, port), 2)?;
         apply(image, &records);
         Ok(())
     }

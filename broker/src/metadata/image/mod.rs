@@ -122,6 +122,20 @@ impl MetadataImage {
         self.configs.iter()
     }
 
+    /// Resources of one kind that have a configuration, in the order of their names; found without looking at
+    /// those of other kinds.
+    pub fn configured_of(
+        &self,
+        kind: ResourceKind,
+    ) -> impl Iterator<Item = (&ConfigResource, &Arc<ConfigMap>)> {
+        let first = ConfigResource {
+            kind,
+            name: String::new(),
+        };
+        let from = self.configs.iter_from(&first);
+        from.take_while(move |(resource, _)| resource.kind == kind)
+    }
+
     /// Registered brokers, in the order of their ids.
     pub fn brokers(&self) -> impl ExactSizeIterator<Item = (NodeId, &BrokerRegistration)> {
         self.brokers

@@ -6,55 +6,21 @@
 //! are reported, replicas reassigned. Checkpoints are taken every few kilobytes, so that replicas that were
 //! away are given one. `checker` says what must hold throughout.
 //!
-//! `ODRADEK_SEED=n` runs that seed alone; `ODRADEK_SIM_SEEDS=n` runs n seeds in place of the usual few, from
-//! `ODRADEK_SIM_FIRST` (1) on.
+//! Which seeds are run is said by what [`crate::sim_support`] reads.
 
 mod checker;
 mod commands;
 mod world;
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use rand::Rng;
 
+use crate::sim_support::{PrintOnPanic, seeds, simulate};
 use world::World;
 
 /// Things that happen to a world before it is mended.
 const STEPS: usize = 150;
-
-fn simulate<T>(run: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(run)
-}
-
-fn seeds(count: u64) -> Vec<u64> {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse::<u64>().expect("a number"))
-    };
-    if let Some(seed) = number("ODRADEK_SEED") {
-        return vec![seed];
-    }
-    let first = number("ODRADEK_SIM_FIRST").unwrap_or(1);
-    let count = number("ODRADEK_SIM_SEEDS").unwrap_or(count);
-    (first..first + count).collect()
-}
-
-/// Says which seed to replay if a run fails.
-struct PrintOnPanic(u64, Cell<bool>);
-
-impl Drop for PrintOnPanic {
-    fn drop(&mut self) {
-        if self.1.get() {
-            eprintln!("replay with ODRADEK_SEED={}", self.0);
-        }
-    }
-}
 
 async fn step(world: &mut World) {
     let (one, other) = (world.any(), world.any());
@@ -112,9 +78,9 @@ fn no_answered_change_is_lost_and_all_images_are_the_same_whatever_happens() {
     let (mut installed, mut acknowledged) = (0, 0);
     let seeds = seeds(20);
     for seed in &seeds {
-        let said = PrintOnPanic(*seed, Cell::new(true));
+        let said = PrintOnPanic::of(*seed);
         let outcome = simulate(run(*seed));
-        said.1.set(false);
+        said.passed();
         installed += outcome.installed;
         acknowledged += outcome.acknowledged;
         eprintln!(

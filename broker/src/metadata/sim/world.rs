@@ -27,9 +27,9 @@ use crate::metadata::checkpoint::CheckpointId;
 use crate::metadata::checkpoint::fetch::{CheckpointSource, FetchError};
 use crate::metadata::checkpoint::keeper::CheckpointRules;
 use crate::metadata::checkpoint::store::Piece;
-use crate::metadata::controller::register_broker::{Registration, register_broker};
+use crate::metadata::controller::register_broker::{Registrant, Registration, register_broker};
 use crate::metadata::image::MetadataImage;
-use crate::metadata::records::MetadataRecord;
+use crate::metadata::records::{BrokerEndpoint, MetadataRecord};
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 
 const DATA_DIR: &str = "/data";
@@ -442,7 +442,12 @@ fn registration(number: i32, starts: u64) -> Registration {
     Registration {
         broker_id: node_id(number),
         incarnation_id: incarnation(number, starts),
-        endpoints: Vec::new(),
+        endpoints: vec![BrokerEndpoint {
+            name: "SIM".to_owned(),
+            host: "node".to_owned(),
+            port: 1,
+            security_protocol: 0,
+        }],
         rack: (number % 2 == 0).then(|| "even".to_owned()),
         log_dirs: vec![incarnation(number, 0)],
         voters: Vec::new(),
@@ -504,8 +509,12 @@ async fn register(
             .filter_map(|(id, service)| Some((*id, service.upgrade()?)))
             .collect();
         all.sort_unstable_by_key(|(id, _)| *id);
-        let Some((_, leader)) = all.into_iter().find(|(_, service)| service.is_leading()) else {
+        let Some((led_by, leader)) = all.into_iter().find(|(_, it)| it.is_leading()) else {
             continue;
+        };
+        let registrant = Registrant {
+            peer_protocol: 2,
+            is_here: led_by == registration.broker_id,
         };
         let image = leader.image();
         let known_as = image.broker(registration.broker_id);
@@ -524,7 +533,7 @@ async fn register(
                 {
                     return Vec::new();
                 }
-                register_broker(image, &registration, 0).unwrap_or_default()
+                register_broker(image, &registration, registrant, 0).unwrap_or_default()
             }),
         };
         // Whoever gives up tries again.

@@ -1,8 +1,16 @@
 //! What waits for other nodes is bounded, and one that is slow slows no other.
 
-use super::super::frame::{FrameReader, Kind};
+use super::super::frame::{FrameReader, Intake, Kind};
 use super::super::outbox::Outbox;
 use super::*;
+
+fn intake() -> Intake {
+    Intake {
+        limit: 1 << 20,
+        budget: MemoryBudget::new(8 << 20, 0),
+        stall_limit: Duration::from_secs(5),
+    }
+}
 
 /// Says how many requests have been taken of it.
 fn counted(
@@ -53,7 +61,7 @@ async fn let_in(stream: &mut TcpStream, window: u32, memory: u32, frame: u32) {
 async fn follower_that_is_slow_with_partition_0(listener: TcpListener) {
     let (mut stream, _) = listener.accept().await.expect("accepted");
     let_in(&mut stream, 400_000, 1_000_000, 1 << 20).await;
-    let mut frames = FrameReader::new(1 << 20, BytesMut::new());
+    let mut frames = FrameReader::new(intake(), BytesMut::new());
     let mut out = Outbox::default();
     let mut slow = Vec::new();
     loop {
@@ -223,4 +231,55 @@ async fn what_waits_for_a_node_that_does_not_read_is_bounded() {
     assert!(queued.iter().all(|bytes| *bytes < 150_000), "{queued:?}");
     assert!(taken.load(Ordering::SeqCst) < 1_000);
     deaf.abort();
+}
+
+/// A node that asks for much before it reads any answer. Its answers fill this end's queue, and once they
+/// have left it has to be read from again: nothing else happens on the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_answers_had_no_room_goes_on_when_they_have_left() {
+    const CALLS: usize = 1_000_000;
+    const REPLY_BYTES: usize = 10;
+    let dir = tempfile::tempdir().expect("a directory");
+    let small = PeerLimits {
+        queue_bytes: 100_000,
+        ..limits()
+    };
+    let it = start_node(2, dir.path(), bind().await, [], small);
+    let asking = local(1, "one", Some(CLUSTER));
+    let stream = say_hello(&it.address, &asking, 2, Purpose::Control).await;
+    let (mut replies, mut calls) = stream.into_split();
+    // Of a kind that is not known, which is answered at once.
+    let call = [0, 0, 0, 6, 1, 0, 0, 0, 1, 250];
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    let writing = tokio::spawn(async move {
+        for _ in 0..CALLS / 1_000 {
+            calls.write_all(&call.repeat(1_000)).await.expect("sent");
+            count.fetch_add(1_000, Ordering::SeqCst);
+        }
+        calls
+    });
+    // It is not read from any more once its queue and both sockets are full: they hold a part of the
+    // answers to so many calls.
+    let mut before = usize::MAX;
+    while before != written.load(Ordering::SeqCst) {
+        before = written.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(
+        before < CALLS,
+        "all of it was read though no answer was taken"
+    );
+    let mut left = CALLS * REPLY_BYTES;
+    let mut buffer = vec![0; 1 << 20];
+    while left > 0 {
+        let read = tokio::time::timeout(Duration::from_secs(10), replies.read(&mut buffer));
+        let read = read
+            .await
+            .expect("the connection stands still")
+            .expect("read");
+        assert!(read > 0, "closed");
+        left -= read;
+    }
+    writing.await.expect("no panic");
 }

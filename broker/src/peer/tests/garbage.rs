@@ -15,7 +15,7 @@ async fn random_frames_end_a_connection_and_harm_nothing() {
     // All have heard of a leader whose term is above that of the random ones.
     committed(&groups, Offset::new(1)).await;
     let target = cluster.node(2);
-    let stranger = local(9, "nine", None);
+    let stranger = local(9, "nine", Some(CLUSTER));
     for _ in 0..100 {
         let mut stream = say_hello(&target.address, &stranger, 2, Purpose::Append).await;
         let mut bytes = BytesMut::new();
@@ -66,14 +66,6 @@ async fn malformed_frames_close_their_connection_and_nothing_else() {
     };
     let before = links();
     let target = cluster.node(2);
-    let frame = |kind: u8, body: &[u8]| {
-        let mut frame = BytesMut::new();
-        frame.put_u32(5 + body.len() as u32);
-        frame.put_u8(kind);
-        frame.put_u32(1);
-        frame.put_slice(body);
-        frame
-    };
     let open = {
         let mut body = BytesMut::new();
         wire::put_group_key(&mut body, key(0));
@@ -89,7 +81,7 @@ async fn malformed_frames_close_their_connection_and_nothing_else() {
         BytesMut::from(&[&open[..], &open[..]].concat()[..]),
         BytesMut::from(&[&open[..], &frame(4, &[1; 30])[..]].concat()[..]),
     ];
-    let stranger = local(9, "nine", None);
+    let stranger = local(9, "nine", Some(CLUSTER));
     for (case, bytes) in garbage.iter().enumerate() {
         let mut stream = say_hello(&target.address, &stranger, 2, Purpose::Append).await;
         stream.write_all(bytes).await.expect("sent");

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod calls;
+mod door;
 mod garbage;
 mod replication;
 
@@ -48,7 +49,7 @@ fn key(partition: i32) -> GroupKey {
     GroupKey::new(TopicId::from_bytes([7; 16]), PartitionIndex::new(partition))
 }
 
-fn limits() -> PeerLimits {
+pub(crate) fn limits() -> PeerLimits {
     PeerLimits::impatient()
 }
 
@@ -74,7 +75,7 @@ fn address_of(listener: &BoundListener) -> PeerAddress {
     }
 }
 
-async fn bind() -> BoundListener {
+pub(crate) async fn bind() -> BoundListener {
     bind_at(0).await
 }
 
@@ -113,17 +114,17 @@ fn link(partition: i32) -> RaftLink {
     }
 }
 
-fn local(id: i32, directory: &str, cluster: Option<&str>) -> Arc<LocalNode> {
+pub(crate) fn local(id: i32, directory: &str, cluster: Option<&str>) -> Arc<LocalNode> {
     let incarnation = Uuid::from_bytes(rand::random());
     LocalNode::new(node(id), directory, incarnation, cluster)
 }
 
 /// A node as the broker puts it together.
-struct TestNode {
-    peers: Arc<Peers>,
+pub(crate) struct TestNode {
+    pub(crate) peers: Arc<Peers>,
     raft: Arc<RaftNode>,
-    service: Arc<PeerServer>,
-    address: PeerAddress,
+    pub(crate) service: Arc<PeerServer>,
+    pub(crate) address: PeerAddress,
     server: Server,
 }
 
@@ -138,7 +139,7 @@ fn open_raft(id: i32, path: &Path, peers: &Arc<Peers>) -> Arc<RaftNode> {
     RaftNode::open(options).expect("opened")
 }
 
-fn start_node(
+pub(crate) fn start_node(
     id: i32,
     path: &Path,
     listener: BoundListener,
@@ -230,7 +231,7 @@ impl Cluster {
     }
 }
 
-async fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(20);
     while !so() {
         assert!(Instant::now() < limit, "not within 20 s: {what}");
@@ -284,7 +285,7 @@ async fn produce(group: &Group, value_bytes: usize) -> Offset {
 struct Waits(AtomicUsize);
 
 impl PeerService for Waits {
-    fn serve(&self, _from: NodeId, request: PeerRequest) -> BoxFuture<'static, PeerReply> {
+    fn serve(&self, _from: &Caller, request: PeerRequest) -> BoxFuture<'static, PeerReply> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             let PeerRequest::TransferLeader { group, .. } = request else {
@@ -302,6 +303,18 @@ impl PeerService for Waits {
             _ => Ok(()),
         }
     }
+
+    fn knows(&self, node: NodeId) -> bool {
+        (1..=3).contains(&node.get())
+    }
+
+    fn may_lead(&self, _node: NodeId, _group: GroupKey) -> bool {
+        false
+    }
+
+    fn may_found(&self, _node: NodeId) -> bool {
+        false
+    }
 }
 
 fn wait_request(millis: i32) -> PeerRequest {
@@ -313,19 +326,35 @@ fn wait_request(millis: i32) -> PeerRequest {
 
 /// A request with one batch, at the place that follows from `index`.
 pub(super) fn append_request(index: u64, value_bytes: usize) -> odradek_raft::rpc::AppendRequest {
+    let bytes = append_bytes(1, 1, index, value_bytes);
+    wire::get_append_request(&mut Reader::new(bytes.freeze())).expect("well-formed")
+}
+
+/// The same as bytes, of a leader of that term.
+fn append_bytes(leader: i32, term: u64, index: u64, value_bytes: usize) -> BytesMut {
     let batch = batch(value_bytes);
     let mut bytes = BytesMut::new();
     // Vote: term, node, committed. Before it: nothing. Committed: nothing. One entry.
-    bytes.put_u64(1);
-    bytes.put_u64(1);
+    bytes.put_u64(term);
+    bytes.put_u64(leader as u64);
     bytes.put_slice(&[1, 0, 0]);
     bytes.put_u32(1);
     bytes.put_u8(3);
-    bytes.put_u64(1);
+    bytes.put_u64(term);
     bytes.put_u64(index);
     bytes.put_u32(batch.len() as u32);
     bytes.put_slice(&batch);
-    wire::get_append_request(&mut Reader::new(bytes.freeze())).expect("well-formed")
+    bytes
+}
+
+/// A frame of that kind about call or stream 1.
+fn frame(kind: u8, body: &[u8]) -> BytesMut {
+    let mut frame = BytesMut::new();
+    frame.put_u32(5 + body.len() as u32);
+    frame.put_u8(kind);
+    frame.put_u32(1);
+    frame.put_slice(body);
+    frame
 }
 
 async fn say_hello(

@@ -69,6 +69,7 @@ impl World {
         let written = MarkersWritten {
             id: done.id,
             producer: done.producer,
+            started_at: done.started_at,
         };
         self.ask(TxnRequest::MarkersWritten(vec![written]));
     }

@@ -1,0 +1,68 @@
+//! What a leader tells of its voters is undone by nothing.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use odradek_storage::SimDisk;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::failover::node;
+use super::{eventually, for_seeds, group_spec, open_spec, produce, start_detecting_node};
+use crate::memory_network::MemoryNetwork;
+
+/// Nodes 1 and 2 have a vote and 3 is given one. Whoever counts on three voters from when it is told of them
+/// loses any one of them, here the leader, and the group goes on.
+#[test]
+fn a_voter_that_is_told_of_counts_whoever_is_lost_at_that_moment() {
+    for_seeds(40, |seed| async move {
+        let mut random = StdRng::seed_from_u64(seed);
+        let network = MemoryNetwork::new();
+        network.break_streams_after(Duration::from_secs(1));
+        for one in 1..=3 {
+            for other in 1..=3 {
+                let delay = Duration::from_millis(random.random_range(1..40));
+                network.delay(node(one), node(other), delay);
+            }
+        }
+        let disks = [SimDisk::new(), SimDisk::new(), SimDisk::new()];
+        let (mut nodes, mut groups) = (Vec::new(), Vec::new());
+        for (id, disk) in (1..).zip(&disks) {
+            let started = start_detecting_node(id, disk, &network).unwrap();
+            network.add(&started);
+            let mut spec = group_spec(&[1, 2]);
+            if id == 3 {
+                spec.voters.clear();
+                spec.bootstrap = false;
+            }
+            groups.push(open_spec(&started, spec).await.unwrap());
+            nodes.push(started);
+        }
+        let leader = groups[0].clone();
+        eventually("the first leads", &groups, || leader.holds_lease()).await;
+        produce(&leader, 1).await.unwrap();
+        leader.add_learner(node(3)).await.unwrap();
+        eventually("the third has the log", &groups, || {
+            groups[2].offsets() == leader.offsets()
+        })
+        .await;
+        let three: BTreeSet<_> = [1, 2, 3].map(node).into();
+        let changing = leader.clone();
+        let wanted = three.clone();
+        tokio::spawn(async move { changing.change_voters(wanted).await });
+        while leader.settled_voters() != three {
+            assert_eq!(leader.settled_voters(), BTreeSet::from([1, 2].map(node)));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        network.remove(node(1));
+        nodes[0].abandon().await;
+        let left = &groups[1..];
+        eventually("another leads", left, || {
+            left.iter().any(|group| group.holds_lease())
+        })
+        .await;
+        let successor = left.iter().find(|group| group.holds_lease()).unwrap();
+        produce(successor, 2).await.unwrap();
+        assert_eq!(successor.settled_voters(), three);
+    });
+}
