@@ -95,8 +95,9 @@ impl Admission<'_> {
         self.check_name(message)?;
         let replica = self.raft.group(group);
         // A group that is not here is said to be not here.
+        // Nearly every message is of the leader that is followed, which is cheaper to know than the members.
         let may_lead = replica.is_none_or(|replica| {
-            replica.may_be_led_by(self.from) || replica.is_led_by(self.from, message.term())
+            replica.is_led_by(self.from, message.term()) || replica.may_be_led_by(self.from)
         }) || self.asked(|service| service.may_lead(self.from, group));
         if !may_lead
             && let Some(left_out) = self.refusals.may_say((self.from, group), Instant::now())
