@@ -43,6 +43,20 @@ fn spawn_from_lasting_thread(command: Command) -> Result<Child> {
     Ok(child.recv().context("the spawner is gone")??)
 }
 
+/// The command of a program that does not outlive the thread that starts it.
+///
+/// Cargo lends a test the directories of everything that it built in `LD_LIBRARY_PATH`, a librdkafka among it. Another
+/// project's program would load that one instead of its own.
+fn supervised(program: &Path, arguments: &[String]) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .env_remove("LD_LIBRARY_PATH")
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .args(arguments);
+    command
+}
+
 /// A running (or ended) child process and the file that its output goes to.
 pub struct Process {
     name: String,
@@ -66,11 +80,8 @@ impl Process {
             .append(true)
             .open(log)
             .with_context(|| format!("{}", log.display()))?;
-        let mut command = Command::new("setpriv");
+        let mut command = supervised(program, arguments);
         command
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program)
-            .args(arguments)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
@@ -255,13 +266,8 @@ pub struct Piped {
 impl Piped {
     /// Starts `program` with `arguments`; its standard error is this process's.
     pub fn start(program: &Path, arguments: &[String]) -> Result<Self> {
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        let mut command = supervised(program, arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = spawn_from_lasting_thread(command)
             .with_context(|| format!("starting {}", program.display()))?;
         Ok(Self { child })
@@ -328,11 +334,8 @@ pub fn run(
     patience: Duration,
 ) -> Result<Output> {
     use std::io::Write;
-    let mut command = Command::new("setpriv");
+    let mut command = supervised(program, arguments);
     command
-        .args(["--pdeathsig", "KILL", "--"])
-        .arg(program)
-        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

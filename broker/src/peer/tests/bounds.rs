@@ -237,7 +237,9 @@ async fn what_waits_for_a_node_that_does_not_read_is_bounded() {
 /// have left it has to be read from again: nothing else happens on the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_answers_had_no_room_goes_on_when_they_have_left() {
-    const CALLS: usize = 1_000_000;
+    const CHUNK: usize = 1_000;
+    // Far more than what the sockets of both ends hold, whatever the system's limits are.
+    const MOST_CALLS: usize = 20_000_000;
     const REPLY_BYTES: usize = 10;
     let dir = tempfile::tempdir().expect("a directory");
     let small = PeerLimits {
@@ -251,35 +253,39 @@ async fn a_connection_whose_answers_had_no_room_goes_on_when_they_have_left() {
     // Of a kind that is not known, which is answered at once.
     let call = [0, 0, 0, 6, 1, 0, 0, 0, 1, 250];
     let written = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&written);
-    let writing = tokio::spawn(async move {
-        for _ in 0..CALLS / 1_000 {
-            calls.write_all(&call.repeat(1_000)).await.expect("sent");
-            count.fetch_add(1_000, Ordering::SeqCst);
+    let enough = Arc::new(AtomicBool::new(false));
+    let (count, stop) = (Arc::clone(&written), Arc::clone(&enough));
+    let mut writing = tokio::spawn(async move {
+        let chunk = call.repeat(CHUNK);
+        while !stop.load(Ordering::SeqCst) && count.load(Ordering::SeqCst) < MOST_CALLS {
+            calls.write_all(&chunk).await.expect("sent");
+            count.fetch_add(CHUNK, Ordering::SeqCst);
         }
         calls
     });
-    // It is not read from any more once its queue and both sockets are full: they hold a part of the
-    // answers to so many calls.
+    // It is not read from any more once its queue and both sockets are full.
     let mut before = usize::MAX;
     while before != written.load(Ordering::SeqCst) {
         before = written.load(Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
     assert!(
-        before < CALLS,
+        before < MOST_CALLS,
         "all of it was read though no answer was taken"
     );
-    let mut left = CALLS * REPLY_BYTES;
+    enough.store(true, Ordering::SeqCst);
+    let mut received = 0;
+    let mut open = None;
     let mut buffer = vec![0; 1 << 20];
-    while left > 0 {
-        let read = tokio::time::timeout(Duration::from_secs(10), replies.read(&mut buffer));
-        let read = read
-            .await
-            .expect("the connection stands still")
-            .expect("read");
-        assert!(read > 0, "closed");
-        left -= read;
+    while open.is_none() || received < written.load(Ordering::SeqCst) * REPLY_BYTES {
+        tokio::select! {
+            calls = &mut writing, if open.is_none() => open = Some(calls.expect("no panic")),
+            read = replies.read(&mut buffer) => {
+                let read = read.expect("read");
+                assert!(read > 0, "closed");
+                received += read;
+            }
+            () = tokio::time::sleep(Duration::from_secs(10)) => panic!("the connection stands still"),
+        }
     }
-    writing.await.expect("no panic");
 }
