@@ -60,6 +60,14 @@ impl Shared {
         }
     }
 
+    /// Whether anything that passes to or from a node is held back now.
+    fn is_cut(&self, node: NodeNumber) -> bool {
+        let links = lock(&self.links);
+        links
+            .iter()
+            .any(|((from, to), link)| link.cut && (*from == node || *to == node))
+    }
+
     fn closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -173,12 +181,23 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, to: NodeNumber, behind: 
 
 fn relay(shared: &Arc<Shared>, near: &TcpStream, to: NodeNumber, behind: SocketAddr) -> Result<()> {
     near.set_nonblocking(false)?;
+    let reach = || TcpStream::connect_timeout(&behind, CONNECT_PATIENCE);
+    // Who asks is looked for among all sockets of the machine. A node that is down is asked again and again, by
+    // everybody, and refuses them all.
+    let reached = if shared.is_cut(to) {
+        None
+    } else {
+        Some(reach()?)
+    };
     let from = source(shared, near)?;
     // A connection needs both directions to come up.
     if !shared.wait_for(from, Some(to)) || !shared.wait_for(Some(to), from) {
         return Ok(());
     }
-    let far = TcpStream::connect_timeout(&behind, CONNECT_PATIENCE)?;
+    let far = match reached {
+        Some(far) => far,
+        None => reach()?,
+    };
     for stream in [near, &far] {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;

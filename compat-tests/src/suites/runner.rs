@@ -355,6 +355,21 @@ pub fn inside(order: &Path) -> Result<()> {
     Ok(std::fs::write(text("answer")?, answer.to_string())?)
 }
 
+/// A namespace of mounts begins with a copy of all, and whoever made one of them cannot give it back while a copy stands:
+/// those of other tests' disks are let go of.
+fn let_go_of_mounts() -> Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    let temporary = std::env::temp_dir();
+    let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    let below = |target: &Path| target.starts_with(&temporary) && target != temporary;
+    for target in targets.filter(|target| below(Path::new(target))) {
+        let words = ["--lazy", target].map(str::to_owned);
+        // One that is gone by now is as good.
+        run(Path::new("umount"), &words, b"", TOOL_PATIENCE)?;
+    }
+    Ok(())
+}
+
 fn hold(order: &Value) -> Result<Vec<TestResult>> {
     let text = |key: &str| order[key].as_str().with_context(|| format!("no {key}"));
     let name = text("suite")?;
@@ -363,6 +378,7 @@ fn hold(order: &Value) -> Result<Vec<TestResult>> {
         let words = ["link", "set", "lo", "up"].map(str::to_owned);
         let output = run(Path::new("ip"), &words, b"", TOOL_PATIENCE)?;
         ensure!(output.success, "no loopback: {}", output.both());
+        let_go_of_mounts()?;
     }
     let only = order["only"].as_array().map(|names| {
         let names = names.iter().filter_map(Value::as_str);
