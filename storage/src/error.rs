@@ -26,6 +26,12 @@ pub enum StorageError {
         /// The failure that took it offline.
         cause: String,
     },
+    /// The log was deleted, as by a topic's end or a move to other brokers.
+    #[error("log {path} has been deleted")]
+    Deleted {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// The offset lies below the log's start or above its end.
     #[error("offset {requested} is outside of [{log_start}, {log_end}]")]
     OffsetOutOfRange {

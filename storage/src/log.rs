@@ -122,12 +122,25 @@ pub struct Log {
     /// Offsets of the producer snapshots on the disk.
     pub(crate) snapshots: BTreeSet<Offset>,
     pub(crate) deletions: Deletions,
+    /// Its directory has been taken away: see [`Log::mark_deleted`].
+    pub(crate) deleted: bool,
 }
 
 impl Log {
     /// A handle for readers.
     pub fn reader(&self) -> LogReader {
         LogReader::new(self.shared.clone())
+    }
+
+    /// An error if nothing may be written or begun any more. Who still holds a log that has been deleted must
+    /// not look for its files, and take their absence for a failure of the disk.
+    pub(crate) fn check_usable(&self) -> Result<(), StorageError> {
+        if self.deleted {
+            return Err(StorageError::Deleted {
+                path: self.dir.clone(),
+            });
+        }
+        self.health.check()
     }
 
     /// The partition's directory.
@@ -251,7 +264,7 @@ impl Log {
     /// Any I/O failure takes the log directory offline. That no descriptor is left is a refusal, and
     /// nothing has been written then.
     pub fn append(&mut self, batches: &[StampedBatch]) -> Result<Vec<LogPosition>, StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         self.settle()?;
         self.hold_open()?;
         let segment = self.active_segment();
@@ -416,7 +429,7 @@ impl Log {
     /// Does nothing if the active segment is empty. If it fails for want of descriptors, it can be
     /// tried again.
     pub fn roll(&mut self, now: TimestampMs) -> Result<Offset, StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let health = self.health.clone();
         health.guard(self.roll_inner(now))
     }
@@ -497,10 +510,10 @@ impl Log {
 
     /// What has to be synced for the recovery point to move up to the log end: the files of
     /// [`Log::flush_target`] and the indexes. Once that is done, the checkpoint is handed to
-    /// [`Log::finish_checkpoint`]. `None` if the recovery point is there already.
+    /// [`Log::finish_checkpoint`]. `None` if the recovery point is there already, or the log deleted.
     pub fn begin_checkpoint(&self) -> Option<(Checkpoint, FlushTarget)> {
         let offset = self.next_offset();
-        if offset <= self.recovery_point.offset() {
+        if self.deleted || offset <= self.recovery_point.offset() {
             return None;
         }
         let mut target = self.flush_target();
@@ -528,7 +541,7 @@ impl Log {
 
     /// Raises the recovery point to an offset below which everything is durable.
     pub(crate) fn raise_recovery_point(&mut self, offset: Offset) -> Result<(), StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         if offset <= self.recovery_point.offset() {
             return Ok(());
         }
@@ -569,7 +582,7 @@ impl Log {
     /// Makes everything durable, down to the indexes and the producers' state, so that the next
     /// opening has nothing to scan. The log can still be used afterwards.
     pub fn close(&mut self) -> Result<(), StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let health = self.health.clone();
         health.guard(self.close_inner())
     }

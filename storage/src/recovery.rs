@@ -560,6 +560,7 @@ impl Opening<'_> {
             clean_end: clean_end::read(self.disk.as_ref(), self.dir).min(log_end),
             snapshots,
             deletions: Deletions::new(self.disk),
+            deleted: false,
         };
         if log_end < log.recovery_point.offset() {
             return Err(StorageError::corrupt(

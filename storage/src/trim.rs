@@ -34,7 +34,7 @@ impl Log {
         offset: Offset,
         now: TimestampMs,
     ) -> Result<Offset, StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         if offset >= self.next_offset() {
             return Ok(self.next_offset());
         }
@@ -182,7 +182,7 @@ impl Log {
         if log_start <= self.log_start() {
             return Ok(0);
         }
-        self.health.check()?;
+        self.check_usable()?;
         self.shared
             .log_start
             .store(log_start.get(), Ordering::Release);
@@ -307,7 +307,7 @@ impl Log {
     /// Drops everything and goes on, empty, at `offset`: for a follower whose records are all
     /// below the log start of the others.
     pub fn restart_at(&mut self, offset: Offset, now: TimestampMs) -> Result<(), StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let health = self.health.clone();
         health.guard(self.restart_inner(offset, now))
     }
@@ -350,7 +350,8 @@ impl Log {
     }
 
     /// Takes the whole partition out of the log directory by renaming its directory, which is
-    /// returned: whoever calls removes it, at once or after `file.delete.delay.ms`.
+    /// returned: whoever calls removes it, at once or after `file.delete.delay.ms`. Whatever is asked of the log
+    /// from then on is refused with [`StorageError::Deleted`]; readers that were made before read on.
     pub fn mark_deleted(&mut self, now: TimestampMs) -> Result<PathBuf, StorageError> {
         let name = self
             .dir
@@ -363,6 +364,7 @@ impl Log {
         self.disk
             .rename(&self.dir, &renamed)
             .map_err(|error| StorageError::io("rename", &self.dir, error))?;
+        self.deleted = true;
         if let Some(parent) = self.dir.parent() {
             self.disk
                 .sync_dir(parent)

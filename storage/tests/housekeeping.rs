@@ -10,7 +10,8 @@ use std::sync::Arc;
 use odradek_protocol::ids::{Offset, TimestampMs};
 use odradek_storage::disk::Disk as _;
 use odradek_storage::{
-    Log, LogConfig, LogDirHealth, OpenHint, RealDisk, SegmentAge, SimDisk, retention_point,
+    Log, LogConfig, LogDirHealth, OpenHint, RealDisk, SegmentAge, SimDisk, StorageError,
+    retention_point,
 };
 use support::{NOW, Rig, batch};
 
@@ -185,6 +186,37 @@ fn a_deleted_partition_leaves_its_name_at_once() {
     // A sync that was under way meanwhile is not a failure of the disk.
     target.sync().unwrap();
     rig.disk.remove_dir_all(&renamed).unwrap();
+}
+
+#[test]
+fn what_still_holds_a_deleted_log_does_not_take_the_log_directory_offline() {
+    let temporary = tempfile::tempdir().unwrap();
+    let dir = temporary.path().join("t-0");
+    let mut rig = Rig::on(RealDisk::shared(), dir, LogConfig::default()).unwrap();
+    for _ in 0..3 {
+        rig.append(batch(1, 80, now()));
+        rig.log.roll(NOW).unwrap();
+    }
+    rig.append(batch(1, 80, now()));
+    // As the cleaner does: the log goes while its indexes are synced.
+    let (checkpoint, target) = rig.log.begin_checkpoint().unwrap();
+    rig.log.mark_deleted(NOW).unwrap();
+    target.sync().unwrap();
+    let is_refused = |result: Result<(), StorageError>| {
+        assert!(
+            matches!(result, Err(StorageError::Deleted { .. })),
+            "{result:?}"
+        );
+    };
+    is_refused(rig.log.finish_checkpoint(checkpoint));
+    assert!(rig.log.begin_checkpoint().is_none());
+    is_refused(rig.log.roll(NOW).map(drop));
+    is_refused(rig.log.truncate_to(Offset::new(1), NOW).map(drop));
+    is_refused(rig.log.restart_at(Offset::new(9), NOW));
+    is_refused(rig.log.set_log_start(Offset::new(2), NOW).map(drop));
+    is_refused(rig.log.close());
+    is_refused(rig.log.export(Offset::new(1)).map(drop));
+    assert!(!rig.health.is_offline());
 }
 
 #[test]

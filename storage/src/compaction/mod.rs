@@ -119,7 +119,7 @@ impl Log {
         config: &CompactionConfig,
         now: TimestampMs,
     ) -> Result<Option<Compaction>, StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let sealed = self.sealed_segments()?;
         // Recovery reads what is not known to be durable, and takes gaps there for losses.
         let bound = bound.min(self.recovery_point.offset());
@@ -168,7 +168,7 @@ impl Log {
         compacted: Compacted,
         now: TimestampMs,
     ) -> Result<(), StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let health = self.health.clone();
         let mut all = compacted.cuts == self.cuts;
         for segment in compacted.segments {

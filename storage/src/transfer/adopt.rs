@@ -42,7 +42,7 @@ impl Log {
         beside: &[(&str, &[u8])],
         now: TimestampMs,
     ) -> Result<(), StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let health = self.health.clone();
         health.guard(self.adopt_inner(received, kept_from, beside, now))
     }

@@ -31,7 +31,7 @@ enum Source {
 impl Log {
     /// Everything below `end`; `None` if no segment begins there.
     pub fn export(&self, end: Offset) -> Result<Option<Export>, StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let segments = self.shared.segments.load();
         let count = segments.partition_point(|segment| segment.base_offset < end);
         if segments

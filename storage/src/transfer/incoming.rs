@@ -73,7 +73,7 @@ impl Log {
         bounds: (Offset, Offset),
         files: Vec<TransferFile>,
     ) -> Result<Incoming, TransferError> {
-        self.health.check()?;
+        self.check_usable()?;
         Incoming::begin(self, bounds, files)
     }
 
