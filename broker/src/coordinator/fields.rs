@@ -19,6 +19,23 @@ pub enum FieldError {
     NotUtf8,
 }
 
+/// Why bytes from the log are not a record of its topic.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum RecordError {
+    /// A field cannot be read.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// The value's schema version is newer than those known.
+    #[error("record value has unknown version {0}")]
+    UnknownVersion(i16),
+    /// The state of a transaction has a number that stands for none.
+    #[error("record has unknown state {0}")]
+    UnknownState(i8),
+    /// A record without a key, which a compacted topic cannot hold.
+    #[error("record has no key")]
+    NoKey,
+}
+
 /// The length of something that fits in memory and in a record, which is bounded far below 2³¹.
 pub(crate) fn length(len: usize) -> i32 {
     i32::try_from(len).unwrap_or(i32::MAX)

@@ -7,7 +7,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use odradek_protocol::ids::PartitionIndex;
 
-use super::holding::{Holding, PATIENCE_MS, Standing, commit};
+use super::holding::{Holding, PATIENCE_MS, Standing};
 use super::sabotage::Sabotage;
 use super::world::{PARTITIONS, Process, REBALANCE_MS, SESSION_MS, TOPIC, World};
 use crate::groups::consumer_protocol::{assignment, encode_assignment, subscription};
@@ -48,10 +48,10 @@ struct Member {
 pub(super) async fn play(world: Arc<World>, member: Classic) {
     world.dice.pause(0, 1_500).await;
     loop {
-        let process = world.checker.lock().number();
-        let who = format!("{}.{process}", member.name);
+        let (group, instance) = (&member.group, member.instance.as_ref());
+        let has = Holding::of_next_process(&world, group, &member.name, instance);
         let mut playing = Member {
-            has: Holding::new(&world, &member.group, who, member.instance.as_ref()),
+            has,
             as_started: member.clone(),
             id: MemberId::new(""),
             generation: GenerationId::new(-1),
@@ -95,6 +95,7 @@ impl Member {
     }
 
     async fn one_generation(&mut self) -> Next {
+        let claimed = self.has.owned.clone();
         let joined = match self.join().await {
             Ok(joined) => joined,
             Err(next) => return next,
@@ -113,14 +114,16 @@ impl Member {
         }
         // What was lost on the way has been given again, or not.
         self.has.has_lost();
-        let lost: Vec<i32> = self.has.owned.difference(&assigned).copied().collect();
-        for partition in &lost {
+        for partition in self.has.owned.clone().difference(&assigned) {
             self.has.let_go(*partition);
         }
+        // Nobody has been given what the group was told that this member has: it says that it has let go, also
+        // of what it lost since.
+        let is_to_tell = !claimed.is_subset(&assigned);
         for partition in assigned {
             self.has.take(partition);
         }
-        match self.as_started.cooperative && !lost.is_empty() {
+        match self.as_started.cooperative && is_to_tell {
             true => Next::Rejoin,
             false => self.stay().await,
         }
@@ -286,33 +289,17 @@ impl Member {
             }
             // It dies, and with it what it had. Time runs on for the coordinator, and for whoever looks.
             2 => {
-                self.wake_up_later(1);
+                self.has.wake_up_later(1, self.standing());
                 Next::Restart
             }
             // It stands still, and goes on as if nothing had been.
             _ => {
                 self.has.pause(1_000, 6_000).await;
                 self.has.commit(&self.standing());
-                self.wake_up_later(2);
+                self.has.wake_up_later(2, self.standing());
                 Next::Rejoin
             }
         }
-    }
-
-    /// A thread of the process commits what it had, much later.
-    fn wake_up_later(&self, times: usize) {
-        let world = self.world();
-        let (group, who) = (self.as_started.group.clone(), self.has.who.clone());
-        let standing = self.standing();
-        let owned: Vec<i32> = self.has.owned.iter().copied().collect();
-        tokio::spawn(async move {
-            for _ in 0..times {
-                world.dice.pause(500, 7_000).await;
-                if let Some(partition) = owned.get(world.dice.index(owned.len())) {
-                    commit(&world, &group, &who, *partition, &standing);
-                }
-            }
-        });
     }
 
     async fn leave(&mut self) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use odradek_protocol::ids::PartitionIndex;
 
-use super::holding::{Holding, PATIENCE_MS, Standing, commit};
+use super::holding::{Holding, PATIENCE_MS, Standing};
 use super::world::{Process, REBALANCE_MS, TOPIC, TOPIC_NUMBER, World};
 use crate::groups::consumer::assignment::Partitions;
 use crate::groups::error::GroupError;
@@ -35,11 +35,11 @@ struct Member {
 pub(super) async fn play(world: Arc<World>, member: Consumer) {
     world.dice.pause(0, 1_500).await;
     loop {
-        let process = world.checker.lock().number();
-        let who = format!("{}.{process}", member.name);
+        let (group, instance) = (&member.group, member.instance.as_ref());
+        let has = Holding::of_next_process(&world, group, &member.name, instance);
         let mut playing = Member {
-            id: MemberId::new(&who),
-            has: Holding::new(&world, &member.group, who, member.instance.as_ref()),
+            id: MemberId::new(&has.who),
+            has,
             as_started: member.clone(),
             epoch: Epoch::JOINING,
             is_to_tell: true,
@@ -117,13 +117,13 @@ impl Member {
                 match world.dice.below(4) {
                     0 => return self.leave().await,
                     1 => {
-                        self.wake_up_later(1);
+                        self.has.wake_up_later(1, self.standing());
                         return;
                     }
                     _ => {
                         self.has.pause(1_000, 6_000).await;
                         self.has.commit(&self.standing());
-                        self.wake_up_later(2);
+                        self.has.wake_up_later(2, self.standing());
                     }
                 }
             }
@@ -180,21 +180,5 @@ impl Member {
         let request = self.heartbeat(epoch);
         // Whether it hears of it or not, it is gone.
         let _ = self.send(request).await;
-    }
-
-    /// A thread of the process commits what it had, much later.
-    fn wake_up_later(&self, times: usize) {
-        let world = self.world();
-        let (group, who) = (self.as_started.group.clone(), self.has.who.clone());
-        let standing = self.standing();
-        let owned: Vec<i32> = self.has.owned.iter().copied().collect();
-        tokio::spawn(async move {
-            for _ in 0..times {
-                world.dice.pause(500, 7_000).await;
-                if let Some(partition) = owned.get(world.dice.index(owned.len())) {
-                    commit(&world, &group, &who, *partition, &standing);
-                }
-            }
-        });
     }
 }

@@ -54,12 +54,14 @@ impl Drop for Copies {
 }
 
 impl Holding {
-    pub(super) fn new(
+    /// Of the next process of a member.
+    pub(super) fn of_next_process(
         world: &Arc<World>,
         group: &str,
-        who: String,
+        name: &str,
         instance: Option<&InstanceId>,
     ) -> Self {
+        let who = format!("{name}.{}", world.checker.lock().number());
         if let Some(instance) = instance {
             world.checker.lock().succeed(group, instance.as_str());
         }
@@ -172,16 +174,28 @@ impl Holding {
         };
         commit(&self.world, &self.group, &self.who, *partition, standing);
     }
+
+    /// A thread of the process commits what it had, much later.
+    pub(super) fn wake_up_later(&self, times: usize, standing: Standing) {
+        let (world, group, who) = (
+            Arc::clone(&self.world),
+            self.group.clone(),
+            self.who.clone(),
+        );
+        let owned: Vec<i32> = self.owned.iter().copied().collect();
+        tokio::spawn(async move {
+            for _ in 0..times {
+                world.dice.pause(500, 7_000).await;
+                if let Some(partition) = owned.get(world.dice.index(owned.len())) {
+                    commit(&world, &group, &who, *partition, &standing);
+                }
+            }
+        });
+    }
 }
 
 /// Sends a commit of a process.
-pub(super) fn commit(
-    world: &Arc<World>,
-    group: &str,
-    who: &str,
-    partition: i32,
-    standing: &Standing,
-) {
+fn commit(world: &Arc<World>, group: &str, who: &str, partition: i32, standing: &Standing) {
     let world = Arc::clone(world);
     let commit = world
         .checker

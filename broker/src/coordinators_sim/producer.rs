@@ -52,8 +52,11 @@ struct Instance {
     instance: u64,
     identity: ProducerIdentity,
     sequences: [i32; PARTITIONS as usize],
-    /// The transaction, and whether anything of it may be known to a broker.
+    /// The transaction, from when it is begun until its end has been answered.
     txn: Option<u64>,
+    /// How it is to end, once that has been asked for. From then on it may have ended: a client asks the same
+    /// again, and neither writes nor thinks better of it. What it wrote would belong to the next transaction.
+    ending: Option<bool>,
     /// Requests that it sends before it stands still.
     left: i64,
 }
@@ -79,6 +82,7 @@ pub(super) async fn play(world: Arc<World>, producer: Producer) {
             identity,
             sequences: [0; PARTITIONS as usize],
             txn: None,
+            ending: None,
             left: world.dice.below(60),
         };
         while !world.is_winding_down() {
@@ -161,20 +165,19 @@ impl Instance {
             .note(&format!("{}.{} wakes up", self.id, self.instance));
         if self.txn.is_some() {
             let commits = self.world.dice.chance(1, 2);
-            if self.world.dice.chance(1, 2) {
+            if self.ending.is_none() && self.world.dice.chance(1, 2) {
                 let partition = self.world.dice.below(i64::from(PARTITIONS)) as i32;
                 // Whatever becomes of it, it ends what it takes for its transaction.
                 let _ = self.write(partition).await;
             }
-            let _ = self.end(commits).await;
+            let _ = self.end(self.ending.unwrap_or(commits)).await;
         }
-        self.txn = None;
         let _ = self.one_transaction().await;
     }
 
     async fn one_transaction(&mut self) -> Result<(), Stop> {
         let txn = self.world.checker.lock().begin(self.as_started.number);
-        self.txn = Some(txn);
+        (self.txn, self.ending) = (Some(txn), None);
         let written = self.fill().await;
         let commits = match written {
             Ok(()) => self.world.dice.chance(3, 4),
@@ -368,6 +371,7 @@ impl Instance {
         let txn = self.txn.unwrap_or_default();
         loop {
             self.spend()?;
+            self.ending = Some(commits);
             let request = EndRequest {
                 id: self.id.clone(),
                 producer: self.identity,

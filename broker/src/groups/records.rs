@@ -13,12 +13,11 @@ pub mod consumer;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use odradek_protocol::ids::{LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId};
-use thiserror::Error;
 
 use super::names::{GenerationId, GroupId, InstanceId, MemberId, TopicName};
 use crate::coordinator::LogRecord;
 use crate::coordinator::fields::{
-    FieldError, Reader, length, put_bytes, put_compact_bytes, put_nullable_string, put_string,
+    Reader, RecordError, length, put_bytes, put_compact_bytes, put_nullable_string, put_string,
     put_unsigned_varint,
 };
 use consumer::ConsumerRecord;
@@ -40,20 +39,6 @@ const GROUP_METADATA_VALUE: i16 = 3;
 const FIRST_FLEXIBLE: i16 = 4;
 /// Tag of the topic id in an offset commit.
 const TAG_TOPIC_ID: u32 = 0;
-
-/// Why bytes from the log are not a record of this topic.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum RecordError {
-    /// A field cannot be read.
-    #[error(transparent)]
-    Field(#[from] FieldError),
-    /// The value's schema version is newer than those known.
-    #[error("record value has unknown version {0}")]
-    UnknownVersion(i16),
-    /// A record without a key, which a compacted topic cannot hold.
-    #[error("record has no key")]
-    NoKey,
-}
 
 /// What an offset commit is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -363,6 +348,7 @@ fn decode_member(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::fields::FieldError;
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -390,8 +390,13 @@ impl Partition {
         let mut ordering = self.ordering.lock();
         ordering.check_end(end, &self.reader())?;
         let events = std::sync::Arc::clone(&self.events);
-        if let Told::Again(Some(outcome)) = ordering.told(epoch, end)? {
-            return Ok(Appending::shared(outcome, None, None, events).and(more_than_majority));
+        match ordering.told(epoch, end)? {
+            Told::Again(Some(outcome)) => {
+                return Ok(Appending::shared(outcome, None, None, events).and(more_than_majority));
+            }
+            // Only of what a coordinator wrote into its own log it is noted that it is committed, and no marker
+            // gets there in this way.
+            Told::Again(None) | Told::First => {}
         }
         self.group.propose(Proposal {
             batch,

@@ -13,12 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use odradek_protocol::ids::{PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicId};
-use thiserror::Error;
 
 use super::names::{TransactionalId, TxnVersion};
 use crate::coordinator::LogRecord;
 use crate::coordinator::fields::{
-    FieldError, Reader, length, put_compact_bytes, put_string, put_unsigned_varint,
+    FieldError, Reader, RecordError, length, put_compact_bytes, put_string, put_unsigned_varint,
 };
 use crate::groups::names::TopicName;
 
@@ -34,23 +33,6 @@ const TAG_NEXT_PRODUCER_ID: u32 = 1;
 const TAG_CLIENT_VERSION: u32 = 2;
 /// Our own, in a topic of a transaction; far above what Kafka is likely to give out.
 const TAG_TOPIC_ID: u32 = 10_000;
-
-/// Why bytes from the log are not a record of this topic.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum RecordError {
-    /// A field cannot be read.
-    #[error(transparent)]
-    Field(#[from] FieldError),
-    /// The value's schema version is newer than those known.
-    #[error("record value has unknown version {0}")]
-    UnknownVersion(i16),
-    /// The state has a number that stands for none.
-    #[error("record has unknown state {0}")]
-    UnknownState(i8),
-    /// A record without a key, which a compacted topic cannot hold.
-    #[error("record has no key")]
-    NoKey,
-}
 
 /// What a transactional id is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

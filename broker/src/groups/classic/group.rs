@@ -107,11 +107,12 @@ impl ClassicGroup {
         group.generation = record.generation;
         group.protocol_type = Some(record.protocol_type).filter(|name| !name.is_empty());
         group.protocol = record.protocol;
-        group.leader = record.leader;
         for member in &record.members {
             let member = Member::from_record(member, group.protocol.as_deref(), memory);
             group.insert(member);
         }
+        // Also if nobody leads.
+        group.leader = record.leader;
         if !group.members.is_empty() {
             group.state = State::Stable;
         }
@@ -140,6 +141,11 @@ impl ClassicGroup {
         group.state = State::Stable;
         group.subscribed = group.compute_subscribed();
         group
+    }
+
+    /// Nobody leads the group until it has rebalanced, which it does under every coordinator.
+    pub(in crate::groups) fn be_without_leader(&mut self) {
+        self.leader = None;
     }
 
     /// Its id.

@@ -59,6 +59,8 @@ impl ClassicGroup {
         if self.members.len() > cx.config.group_max_size {
             // The bound has been lowered: a rebalance lets members commit and the rest go.
             self.prepare_rebalance(cx, "the loaded group is larger than group.max.size");
+        } else if !self.is_empty() && self.leader.is_none() {
+            self.prepare_rebalance(cx, "the group has become a classic one");
         }
     }
 

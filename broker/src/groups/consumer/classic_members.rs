@@ -83,7 +83,9 @@ impl ConsumerGroup {
         let owned = by_id(&subscription.owned, cx.image);
         let mut downgrade = None;
         if downgrades {
-            downgrade = Some(self.target_epoch < self.epoch);
+            let is_on_its_way =
+                |one: &ConsumerMember| one.id != id && !one.is_reconciled_to(self.target_epoch);
+            downgrade = Some(self.target_epoch < self.epoch || self.members().any(is_on_its_way));
         } else {
             self.assign(cx)?;
         }

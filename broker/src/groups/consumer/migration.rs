@@ -2,7 +2,12 @@
 //!
 //! A classic group becomes a consumer group when the first member of the consumer protocol joins, and
 //! a consumer group becomes a classic one when the last has gone. Nothing is handed out anew by that:
-//! generation and epoch are the same number, assignments are kept.
+//! generation and epoch are the same number, and members keep what they have.
+//!
+//! A group may go over while its members are on their way from one assignment to the next. What a member may
+//! still have is kept for it until it has joined again without it, so that it has no second owner; Kafka goes by
+//! what members were last meant to have. A classic group that was on its way has no leader in its record, and
+//! whoever coordinates it next lets it rebalance.
 
 use std::sync::Arc;
 
@@ -54,9 +59,10 @@ pub(in crate::groups) fn from_classic(
             None => return refuse("an assignor of its own is in use, or its data cannot be read"),
         }
     }
+    keep_claims(&mut members);
     let epoch = Epoch::new(metadata.generation.get());
     let mut group = ConsumerGroup::new(classic.id().clone());
-    for (member, target) in members {
+    for Converted { member, target, .. } in members {
         let id = member.id;
         for record in [
             ConsumerRecord::Member(id.clone(), Some(Box::new(member.says))),
@@ -83,13 +89,41 @@ pub(in crate::groups) fn from_classic(
     Ok((group, records))
 }
 
-/// A member and what it is meant to have: what it has.
+/// A member of a classic group as one of a consumer group.
+struct Converted {
+    member: ConsumerMember,
+    /// What it is meant to have: what it was given last.
+    target: Partitions,
+    /// What it had when it joined last.
+    claimed: Partitions,
+}
+
+/// What members had when they joined, and nobody was given since, they may still have: a cooperative member
+/// lets go of it only when it has been told what it was given.
+fn keep_claims(members: &mut [Converted]) {
+    let targets = members.iter().flat_map(|member| member.target.iter());
+    let mut given: Partitions = targets.collect();
+    for Converted {
+        member, claimed, ..
+    } in members
+    {
+        for (topic, partition) in claimed.iter() {
+            if !given.contains(topic, partition) {
+                given.insert(topic, partition);
+                let epoch = member.at.epoch;
+                member.at.revoking.insert(topic, partition, epoch);
+                member.at.state = MemberState::UnrevokedPartitions;
+            }
+        }
+    }
+}
+
 fn converted(
     member: &MemberMetadata,
     classic: &ClassicGroup,
     group: &GroupMetadata,
     image: &MetadataImage,
-) -> Option<(ConsumerMember, Partitions)> {
+) -> Option<Converted> {
     let epoch = Epoch::new(group.generation.get());
     let protocols = classic.protocols_of(&member.member_id).to_vec();
     // Before a protocol has been chosen, what a member prefers says as much.
@@ -103,6 +137,7 @@ fn converted(
         return None;
     }
     let target = by_id(&assignment.partitions, image);
+    let claimed = by_id(&subscription.owned, image);
     let mut topics = subscription.topics;
     topics.sort_unstable();
     topics.dedup();
@@ -129,7 +164,11 @@ fn converted(
     };
     let mut converted = ConsumerMember::new(member.member_id.clone());
     (converted.says, converted.at) = (says, at);
-    Some((converted, target))
+    Some(Converted {
+        member: converted,
+        target,
+        claimed,
+    })
 }
 
 /// Whether a consumer group becomes a classic one when `leaving` go.
@@ -150,10 +189,11 @@ pub(in crate::groups) fn downgrades_without(
 }
 
 /// The classic group that a consumer group becomes whose members all speak the classic protocol, but
-/// for those in `leaving`.
+/// for those in `leaving`. One that is about to rebalance has no leader.
 pub(in crate::groups) fn to_classic(
     group: &ConsumerGroup,
     leaving: &[MemberId],
+    rebalances: bool,
     config: &CoordinatorConfig,
     image: &MetadataImage,
     now: TimestampMs,
@@ -164,8 +204,7 @@ pub(in crate::groups) fn to_classic(
     let members = staying.map(|member| {
         let says = &member.says;
         let classic = says.classic.as_ref();
-        let none = Partitions::default();
-        let target = group.target_of(&member.id).unwrap_or(&none);
+        let has = member.at.assigned.merged(&member.at.revoking).partitions();
         let metadata = MemberMetadata {
             member_id: member.id.clone(),
             instance_id: says.instance.clone(),
@@ -174,18 +213,17 @@ pub(in crate::groups) fn to_classic(
             rebalance_timeout_ms: says.rebalance_timeout_ms,
             session_timeout_ms: classic.map_or(0, |classic| classic.session_timeout_ms),
             subscription: bytes::Bytes::new(),
-            assignment: assignment_of(member, target, image),
+            assignment: assignment_of(member, &has, image),
         };
         let protocols = classic.map(|classic| classic.protocols.clone());
         (metadata, protocols.unwrap_or_default())
     });
     let generation = group.epoch().as_generation();
     let memory = Arc::clone(&config.member_memory);
-    ClassicGroup::of_consumers(
-        group.id().clone(),
-        generation,
-        members.collect(),
-        now,
-        &memory,
-    )
+    let id = group.id().clone();
+    let mut classic = ClassicGroup::of_consumers(id, generation, members.collect(), now, &memory);
+    if rebalances {
+        classic.be_without_leader();
+    }
+    classic
 }

@@ -23,6 +23,8 @@ mod heartbeat;
 mod history_tests;
 pub mod member;
 mod migration;
+#[cfg(test)]
+mod migration_tests;
 mod reconcile;
 pub mod regexes;
 mod settings;

@@ -3,28 +3,24 @@
 use super::assignment::Partitions;
 use super::bench::{going_on, indexes, joining, partitions, set_topics};
 use super::regexes::{self, Lookup};
-use super::settings::MigrationPolicy;
 use crate::groups::bench::{Bench, GROUP};
 use crate::groups::config::CoordinatorConfig;
 use crate::groups::coordinator::persistent_view;
 use crate::groups::error::GroupError;
-use crate::groups::messages::{
-    CommitRequest, FetchRequest, GroupReply, GroupRequest, HeartbeatRequest, JoinReply,
-    JoinRequest, LeaveRequest, LeavingMember, MemberProtocol, SyncReply, SyncRequest,
-};
+use crate::groups::messages::{CommitRequest, FetchRequest, GroupReply, GroupRequest};
 use crate::groups::names::{Epoch, GenerationId, GroupId, InstanceId, MemberId};
-use odradek_protocol::ids::{PartitionIndex, TimestampMs};
+use odradek_protocol::ids::TimestampMs;
 
 /// Longer than the assignment interval.
-const A_WHILE_MS: i64 = 1_500;
+pub(super) const A_WHILE_MS: i64 = 1_500;
 
-fn with_topic(count: i32) -> Bench {
+pub(super) fn with_topic(count: i32) -> Bench {
     let bench = Bench::new();
     set_topics(&bench, &[("topic", 1, count)]);
     bench
 }
 
-fn check_replay(bench: &Bench) {
+pub(super) fn check_replay(bench: &Bench) {
     assert_eq!(
         persistent_view(&bench.coordinator),
         persistent_view(&bench.replayed())
@@ -342,191 +338,4 @@ fn an_empty_group_may_be_deleted_or_become_a_classic_one() {
     let replayed = bench.replayed();
     let group = replayed.groups().next().expect("a group");
     assert!(group.as_classic().is_some());
-}
-
-fn subscription(topics: &[&str]) -> MemberProtocol {
-    let mut metadata = vec![0, 0];
-    metadata.extend((topics.len() as i32).to_be_bytes());
-    for topic in topics {
-        metadata.extend((topic.len() as i16).to_be_bytes());
-        metadata.extend(topic.as_bytes());
-    }
-    metadata.extend((-1_i32).to_be_bytes());
-    MemberProtocol {
-        name: "range".to_owned(),
-        metadata: metadata.into(),
-    }
-}
-
-fn classic_join(bench: &mut Bench, member: &str) -> JoinReply {
-    let mut request: JoinRequest = bench.join_request(&MemberId::new(member));
-    request.protocols = vec![subscription(&["topic"])];
-    let token = bench.ask(GroupRequest::Join(request));
-    bench.joined(token).unwrap_or_else(|| panic!("has to wait"))
-}
-
-fn classic_sync(bench: &mut Bench, reply: &JoinReply) -> Result<SyncReply, GroupError> {
-    let token = bench.ask(GroupRequest::Sync(SyncRequest {
-        group: GroupId::new(GROUP),
-        member: reply.member.clone(),
-        instance: None,
-        generation: reply.generation,
-        protocol_type: Some("consumer".to_owned()),
-        protocol: Some("range".to_owned()),
-        assignments: Vec::new(),
-    }));
-    bench.synced(token).unwrap_or_else(|| panic!("has to wait"))
-}
-
-fn classic_beat(bench: &mut Bench, member: &MemberId, generation: i32) -> Result<(), GroupError> {
-    bench.heartbeat(member, GenerationId::new(generation))
-}
-
-fn assigned(reply: &SyncReply) -> Vec<i32> {
-    let read = crate::groups::consumer_protocol::assignment(&reply.assignment);
-    let partitions = read.expect("an assignment").partitions;
-    let indexes = partitions.iter().flat_map(|(_, indexes)| indexes);
-    indexes.map(|index| index.get()).collect()
-}
-
-/// A stable classic group of one member that has both partitions of the topic.
-fn classic_group(bench: &mut Bench) -> MemberId {
-    let member = classic_join(bench, "").member;
-    let joined = classic_join(bench, member.as_str());
-    let all = crate::groups::consumer_protocol::encode_assignment(
-        &vec![("topic".into(), [0, 1].map(PartitionIndex::new).to_vec())],
-        0,
-    );
-    let token = bench.ask(GroupRequest::Sync(SyncRequest {
-        group: GroupId::new(GROUP),
-        member: member.clone(),
-        instance: None,
-        generation: joined.generation,
-        protocol_type: None,
-        protocol: None,
-        assignments: vec![(member.clone(), all)],
-    }));
-    bench.synced(token).expect("synced").expect("stable");
-    member
-}
-
-#[test]
-fn a_classic_group_goes_over_member_by_member_and_back() {
-    let mut bench = with_topic(2);
-    let classic = classic_group(&mut bench);
-    let joined = bench.beat(joining("new", &["topic"])).expect("joins");
-    assert_eq!(joined.assignment, Some(Partitions::default()));
-    check_replay(&bench);
-    assert!(
-        bench
-            .described()
-            .members
-            .iter()
-            .any(|member| member.is_classic)
-    );
-    // The classic member is told to join anew, gives up what it had, and gets half.
-    let told = classic_beat(&mut bench, &classic, 1);
-    assert_eq!(told, Err(GroupError::RebalanceInProgress));
-    let rejoined = classic_join(&mut bench, classic.as_str());
-    assert_eq!((rejoined.error, rejoined.leader.as_str()), (None, ""));
-    let synced = classic_sync(&mut bench, &rejoined).expect("synced");
-    assert_eq!(assigned(&synced), [0]);
-    let reply = bench
-        .beat(going_on("new", joined.epoch.get()))
-        .expect("goes on");
-    assert_eq!(reply.assignment, Some(partitions(1, &[1])));
-    let generation = rejoined.generation.get();
-    assert_eq!(classic_beat(&mut bench, &classic, generation), Ok(()));
-    check_replay(&bench);
-    // Once the consumer has gone only classic members are left.
-    bench.beat(going_on("new", -1)).expect("leaves");
-    assert_eq!(bench.state(), "PreparingRebalance");
-    let group = bench.coordinator.groups().next().expect("a group");
-    assert!(group.as_classic().is_some());
-    let joined = classic_join(&mut bench, classic.as_str());
-    assert_eq!(joined.leader, classic);
-}
-
-#[test]
-fn the_last_classic_member_may_leave_a_consumer_group() {
-    let mut bench = with_topic(2);
-    let classic = classic_group(&mut bench);
-    let joined = bench.beat(joining("new", &["topic"])).expect("joins");
-    let token = bench.ask(GroupRequest::Leave(LeaveRequest {
-        group: GroupId::new(GROUP),
-        members: vec![LeavingMember {
-            member: classic,
-            instance: None,
-            reason: String::new(),
-        }],
-    }));
-    assert_eq!(
-        bench.reply(token),
-        Some(GroupReply::Leave(Ok(vec![Ok(())])))
-    );
-    bench.advance(A_WHILE_MS);
-    let reply = bench
-        .beat(going_on("new", joined.epoch.get()))
-        .expect("goes on");
-    assert_eq!(reply.assignment, Some(partitions(1, &[0, 1])));
-    check_replay(&bench);
-}
-
-#[test]
-fn a_classic_member_that_does_not_come_is_taken_out() {
-    let mut bench = with_topic(2);
-    let classic = classic_group(&mut bench);
-    let joined = bench.beat(joining("new", &["topic"])).expect("joins");
-    let mut epoch = joined.epoch.get();
-    for _ in 0..13 {
-        let _ = bench.heartbeat(&classic, GenerationId::new(1));
-        bench.advance(5_000);
-        epoch = bench
-            .beat(going_on("new", epoch))
-            .expect("goes on")
-            .epoch
-            .get();
-    }
-    assert_eq!(
-        classic_beat(&mut bench, &classic, 1),
-        Err(GroupError::UnknownMember)
-    );
-    assert_eq!(bench.described().members.len(), 1);
-}
-
-#[test]
-fn the_policy_says_which_way_groups_go() {
-    let with = |policy| {
-        let mut config = CoordinatorConfig {
-            group_initial_rebalance_delay_ms: 0,
-            ..CoordinatorConfig::default()
-        };
-        config.consumer.migration_policy = policy;
-        let bench = Bench::with_config(config);
-        set_topics(&bench, &[("topic", 1, 2)]);
-        bench
-    };
-    for policy in [MigrationPolicy::Downgrade, MigrationPolicy::Disabled] {
-        let mut bench = with(policy);
-        classic_group(&mut bench);
-        let refused = bench.beat(joining("new", &["topic"])).expect_err("no way");
-        assert_eq!(refused.error, GroupError::GroupNotFound);
-        assert_eq!(bench.state(), "Stable", "the classic group is as it was");
-    }
-    let mut bench = with(MigrationPolicy::Disabled);
-    bench.beat(joining("a", &["topic"])).expect("joins");
-    let refused = classic_join(&mut bench, "");
-    assert_eq!(refused.error, Some(GroupError::InconsistentProtocol));
-    let mut bench = with(MigrationPolicy::Upgrade);
-    let classic = classic_group(&mut bench);
-    bench.beat(joining("new", &["topic"])).expect("joins");
-    bench.beat(going_on("new", -1)).expect("leaves");
-    assert_eq!(bench.described().members.len(), 1, "stays a consumer group");
-    let token = bench.ask(GroupRequest::Heartbeat(HeartbeatRequest {
-        group: GroupId::new(GROUP),
-        member: classic,
-        instance: None,
-        generation: GenerationId::new(1),
-    }));
-    assert!(matches!(bench.reply(token), Some(GroupReply::Heartbeat(_))));
 }

@@ -305,7 +305,7 @@ impl GroupCoordinator {
         for member in group.members() {
             cx.cancel_timers(group, &member.id);
         }
-        let mut classic = to_classic(group, leaving, &self.config, &image, now);
+        let mut classic = to_classic(group, leaving, rebalances, &self.config, &image, now);
         let tombstones = group.tombstones().into_iter();
         let records = tombstones.map(|record| GroupRecord::Consumer(id.clone(), record));
         effects.records.extend(records);
@@ -316,9 +316,6 @@ impl GroupCoordinator {
             effects,
         };
         classic.loaded(&mut cx);
-        if rebalances {
-            classic.prepare_rebalance(&mut cx, "the group has become a classic one");
-        }
         self.groups.insert(id.clone(), Group::classic(classic));
     }
 

@@ -10,10 +10,9 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use odradek_protocol::ids::{PartitionIndex, TimestampMs, TopicId};
 
-use super::RecordError;
 use crate::coordinator::fields::{
-    FieldError, Reader, put_compact_bytes, put_compact_count, put_compact_nullable_string,
-    put_string, put_tagged, put_unsigned_varint,
+    FieldError, Reader, RecordError, put_compact_bytes, put_compact_count,
+    put_compact_nullable_string, put_string, put_tagged, put_unsigned_varint,
 };
 use crate::groups::consumer::assignment::{Owned, Partitions};
 use crate::groups::consumer::member::MemberState;
