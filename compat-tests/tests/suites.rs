@@ -35,7 +35,9 @@ macro_rules! short {
 
 short! {
     kcat = "kcat";
+    kafka_tools = "kafka-tools";
     librdkafka = "librdkafka";
+    kafka_python = "kafka-python";
 }
 
 #[test]

@@ -90,15 +90,8 @@ impl Group {
                 clean_end: compacted.clean_end,
                 stats: compacted.stats,
             };
-            // A group that is deleted closes first and then moves its directory, both under the
-            // lock or before it: what is not closed here is where it was.
-            core.with_log(|log| match core.shared.is_closed() {
-                true => Ok(None),
-                false => log
-                    .finish_compaction(compacted, now)
-                    .map(|()| Some(outcome)),
-            })
-            .map_err(RaftError::from)
+            let finished = core.with_open_log(|log| log.finish_compaction(compacted, now));
+            Ok(finished.transpose()?.map(|()| outcome))
         })
         .await
     }

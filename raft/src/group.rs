@@ -301,11 +301,11 @@ impl Group {
         self.finish_rebuilding().await;
         self.core.forget_useless();
         let high_watermark = self.shared.high_watermark();
-        let point = self.core.with_log(|log| {
+        let point = self.core.with_open_log(|log| {
             log.purge_deleted(now)?;
             log.retention_point(now, high_watermark)
-        })?;
-        match point {
+        });
+        match point.transpose()?.flatten() {
             Some(offset)
                 if self.leadership().is_ready_leader() && offset > self.shared.log_start() =>
             {
@@ -316,9 +316,10 @@ impl Group {
     }
 
     /// Makes the indexes durable too and moves the log's recovery point up, so that a start after a
-    /// crash has little to read.
+    /// crash has little to read. A group that is closed is left alone.
     pub async fn checkpoint(&self) -> Result<(), RaftError> {
-        let Some((checkpoint, target)) = self.core.with_log(|log| log.begin_checkpoint()) else {
+        let begun = self.core.with_open_log(|log| log.begin_checkpoint());
+        let Some((checkpoint, target)) = begun.flatten() else {
             return Ok(());
         };
         self.core
@@ -326,7 +327,13 @@ impl Group {
             .await
             .map_err(|error| RaftError::io("sync the indexes", error))?;
         let core = self.core.clone();
-        blocking(move || Ok(core.with_log(|log| log.finish_checkpoint(checkpoint))?)).await
+        blocking(
+            move || match core.with_open_log(|log| log.finish_checkpoint(checkpoint)) {
+                Some(finished) => Ok(finished?),
+                None => Ok(()),
+            },
+        )
+        .await
     }
 
     /// On the leader: has the followers learn now how far the log is committed. Otherwise they learn

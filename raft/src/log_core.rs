@@ -30,7 +30,7 @@ use arc_swap::ArcSwap;
 use odradek_protocol::ids::{Offset, TimestampMs};
 use odradek_storage::flush::{FlushTarget, Flusher};
 use odradek_storage::{Log, LogReader};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::entry_map::{EntryMap, Purged};
@@ -454,13 +454,9 @@ impl Core {
     pub(crate) fn roll_for_log_start(&self) -> io::Result<()> {
         let now = (self.clock)();
         let log_start = self.shared.log_start();
-        let result = {
-            let mut state = self.state.lock();
-            if state.log.needs_roll_for_start(log_start) {
-                state.roll(now)
-            } else {
-                Ok(())
-            }
+        let result = match self.state_while_open() {
+            Some(mut state) if state.log.needs_roll_for_start(log_start) => state.roll(now),
+            _ => Ok(()),
         };
         self.guarded(result)
     }
@@ -469,13 +465,11 @@ impl Core {
     pub(crate) fn drop_records_without_entries(&self) -> io::Result<()> {
         let now = (self.clock)();
         let log_start = self.shared.log_start();
-        let result = {
-            let mut state = self.state.lock();
-            if state.has_records_without_entries(log_start) {
+        let result = match self.state_while_open() {
+            Some(mut state) if state.has_records_without_entries(log_start) => {
                 state.drop_records_without_entries(log_start, now)
-            } else {
-                Ok(())
             }
+            _ => Ok(()),
         };
         self.guarded(result)
     }
@@ -559,6 +553,19 @@ impl Core {
     /// Runs `f` on the log, for housekeeping and inspection.
     pub(crate) fn with_log<T>(&self, f: impl FnOnce(&mut Log) -> T) -> T {
         f(&mut self.state.lock().log)
+    }
+
+    /// Runs `f` on the log, unless the group is closed: for housekeeping that touches files.
+    pub(crate) fn with_open_log<T>(&self, f: impl FnOnce(&mut Log) -> T) -> Option<T> {
+        self.state_while_open().map(|mut state| f(&mut state.log))
+    }
+
+    /// The state, unless the group is closed. Who closes a group says so first, and moves its directory under the lock or
+    /// leaves it to the next group of that name after it. Whoever comes from time to time may come later than that, and
+    /// would write where nothing is any more, or into what belongs to another group.
+    fn state_while_open(&self) -> Option<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        (!self.shared.is_closed()).then_some(state)
     }
 
     /// Lets nobody wait any longer for a commit.

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use odradek_protocol::batch::BatchIter;
-use odradek_protocol::ids::Offset;
+use odradek_protocol::ids::{Offset, TimestampMs};
 use odradek_raft::{Leadership, NoObserver, ProposeError};
 use odradek_storage::LogConfig;
 use support::*;
@@ -126,6 +126,7 @@ async fn a_group_can_be_deleted_and_made_again() {
     let node = lone_node(dir.path());
     let group = open_lone(&node, key(1, 0), dir.path(), LogConfig::default()).await;
     produce(&group, batch(1, b"old")).await.unwrap();
+    let old = Arc::clone(&group);
     let renamed = node.delete_group(key(1, 0)).await.unwrap();
     assert!(
         renamed.to_string_lossy().ends_with("-delete"),
@@ -135,10 +136,19 @@ async fn a_group_can_be_deleted_and_made_again() {
         propose(&group, batch(1, b"late")),
         Err(ProposeError::Closed)
     ));
+    // Housekeeping goes through groups that were there when it began.
+    old.checkpoint().await.unwrap();
     let group = open_lone(&node, key(1, 0), dir.path(), LogConfig::default()).await;
     let outcome = produce(&group, batch(1, b"new")).await.unwrap();
     assert_eq!(outcome.base_offset, Offset::ZERO);
     assert_eq!(outcome.leader_epoch.get(), 1);
+    let recovery_point = group_dir(dir.path(), key(1, 0)).join("recovery-point");
+    let before = std::fs::read(&recovery_point).ok();
+    old.checkpoint().await.unwrap();
+    old.run_retention(TimestampMs::new(i64::MAX)).await.unwrap();
+    assert_eq!(std::fs::read(&recovery_point).ok(), before);
+    group.checkpoint().await.unwrap();
+    assert_ne!(std::fs::read(&recovery_point).ok(), before);
     node.shutdown().await.unwrap();
 }
 

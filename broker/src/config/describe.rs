@@ -1,9 +1,11 @@
 //! Every setting with its value, source and synonyms, as DescribeConfigs shows them.
 
-use super::broker_keys;
+use std::collections::BTreeSet;
+
 use super::key::{ConfigKind, KeySpec, UpdateMode};
 use super::spelling;
 use super::values::{ConfigSource, Layers, Settings};
+use super::{broker_keys, foreign_keys};
 use crate::topic_config::{TOPIC_KEYS, TopicDefaults, TopicKey};
 
 /// Broker keys that stand for one value in several units; the first that is set counts.
@@ -62,8 +64,37 @@ pub fn broker_entries(layers: &Layers) -> Vec<ConfigEntry> {
             )
         })
         .collect();
+    entries.extend(foreign_entries(layers));
     entries.sort_by_key(|entry| entry.name);
     entries
+}
+
+/// Keys that only Kafka gives a meaning to, as far as they were set while the broker ran.
+fn foreign_entries(layers: &Layers) -> impl Iterator<Item = ConfigEntry> {
+    let set = layers
+        .dynamic_broker
+        .keys()
+        .chain(layers.dynamic_default.keys());
+    let names: BTreeSet<&String> = set.collect();
+    names
+        .into_iter()
+        .filter_map(|name| foreign_keys::dynamic(name))
+        .map(|key| {
+            let synonyms = synonyms_of(layers, &key);
+            let value = synonyms.first().and_then(|first| first.value.clone());
+            entry(&key, value, synonyms, false)
+        })
+}
+
+fn synonyms_of(layers: &Layers, key: &KeySpec) -> Vec<ConfigSynonym> {
+    layers
+        .candidates(key)
+        .map(|(source, value)| ConfigSynonym {
+            name: key.name,
+            value: shown(key, value),
+            source,
+        })
+        .collect()
 }
 
 /// Every setting of a topic whose own settings are `own`, in alphabetical order.
@@ -174,16 +205,7 @@ fn broker_synonyms(layers: &Layers, name: &str) -> Vec<ConfigSynonym> {
     let mut all: Vec<ConfigSynonym> = family
         .iter()
         .filter_map(|member| broker_keys::find(member))
-        .flat_map(|key| {
-            layers
-                .candidates(key)
-                .map(|(source, value)| ConfigSynonym {
-                    name: key.name,
-                    value: shown(key, value),
-                    source,
-                })
-                .collect::<Vec<_>>()
-        })
+        .flat_map(|key| synonyms_of(layers, key))
         .collect();
     all.sort_by_key(|synonym| synonym.source);
     all.into_iter()
@@ -194,7 +216,7 @@ fn broker_synonyms(layers: &Layers, name: &str) -> Vec<ConfigSynonym> {
 /// Why a dynamic setting of a broker is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DynamicConfigError {
-    /// There is no such key, or it has no effect here.
+    /// There is no such key, or one that does nothing here although it should.
     #[error(
         "Unknown broker config name: {0}{hint}",
         hint = spelling::suggestion(spelling::nearest_dynamic_key(.0))
@@ -213,14 +235,19 @@ pub enum DynamicConfigError {
     Invalid(#[from] super::key::InvalidValue),
 }
 
+/// A key of a broker, with or without an effect here.
+pub fn dynamic_key(name: &str) -> Option<KeySpec> {
+    let own = broker_keys::find(name).copied();
+    own.or_else(|| foreign_keys::dynamic(name))
+}
+
 /// Checks a dynamic setting, for one broker or for all, and gives it normalized.
 pub fn check_dynamic(
     name: &str,
     value: &str,
     for_all_brokers: bool,
 ) -> Result<String, DynamicConfigError> {
-    let key =
-        broker_keys::find(name).ok_or_else(|| DynamicConfigError::UnknownName(name.to_owned()))?;
+    let key = dynamic_key(name).ok_or_else(|| DynamicConfigError::UnknownName(name.to_owned()))?;
     match key.update {
         UpdateMode::ReadOnly => return Err(DynamicConfigError::ReadOnly(name.to_owned())),
         UpdateMode::PerBroker if for_all_brokers => {
@@ -365,5 +392,30 @@ mod tests {
             check_dynamic("log.retention.ms", "x", false),
             Err(DynamicConfigError::Invalid(_))
         ));
+    }
+
+    #[test]
+    fn what_only_kafka_gives_a_meaning_to_is_taken_and_shown() {
+        let relogin = "sasl.kerberos.min.time.before.relogin";
+        assert_eq!(
+            check_dynamic(relogin, "58000", false).as_deref(),
+            Ok("58000")
+        );
+        assert!(matches!(
+            check_dynamic(relogin, "58000", true),
+            Err(DynamicConfigError::PerBroker(_))
+        ));
+        assert!(matches!(
+            check_dynamic("num.io.threads", "x", true),
+            Err(DynamicConfigError::Invalid(_))
+        ));
+        let entries = broker_entries(&layers(&[], &[("num.io.threads", "9")]));
+        let threads = entries.iter().find(|entry| entry.name == "num.io.threads");
+        let threads = threads.expect("described");
+        assert_eq!(threads.value.as_deref(), Some("9"));
+        assert_eq!(threads.source, ConfigSource::DynamicDefaultBroker);
+        assert!(!threads.read_only);
+        assert!(entries.is_sorted_by_key(|entry| entry.name));
+        assert!(!entries.iter().any(|entry| entry.name == relogin));
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! They are accepted, so that a `server.properties` that works with Kafka starts this broker, and a
 //! start names each one that was set: nobody should believe that it does something. Those whose
-//! being ignored would open a door stop the start instead.
+//! being ignored would open a door stop the start instead. What Kafka can change of them while it runs can be
+//! changed here too and is shown, as far as it is about how Kafka works inside; what is about who may come in, or
+//! where replicas go, is refused then, since nobody reads a log after a change that was taken.
 
 use super::key::ConfigKind::{
     self, Boolean, Class, Double, Int, List, Long, Password, Short, String as Text,
 };
+use super::key::{KeySpec, UpdateMode};
 
 /// Keys that must not be ignored: a broker that does not check what the operator believes to be
 /// checked is worse than one that does not start.
@@ -314,16 +317,80 @@ pub static FOREIGN: &[(&str, ConfigKind)] = &[
     ("unstable.feature.versions.enable", Boolean),
 ];
 
+/// Those that can be changed for all brokers or one, in alphabetical order.
+static CLUSTER_WIDE: &[&str] = &[
+    "background.threads",
+    "errors.deadletterqueue.auto.create.topics.enable",
+    "errors.deadletterqueue.topic.name.prefix",
+    "follower.fetch.last.tiered.offset.enable",
+    "group.consumer.assignor.offload.enable",
+    "group.coordinator.cached.buffer.max.bytes",
+    "group.share.assignment.interval.ms",
+    "group.share.assignor.offload.enable",
+    "group.streams.assignment.interval.ms",
+    "group.streams.assignor.offload.enable",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.local.retention.bytes",
+    "log.local.retention.ms",
+    "log.remote.copy.lag.bytes",
+    "log.remote.copy.lag.ms",
+    "metric.reporters",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.fetch.max.wait.ms",
+    "remote.list.offsets.request.timeout.ms",
+    "remote.log.index.file.cache.total.size.bytes",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.copy.max.bytes.per.second",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.fetch.max.bytes.per.second",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    "share.coordinator.cached.buffer.max.bytes",
+];
+
+/// Those that can be changed for one broker, in alphabetical order.
+static PER_BROKER: &[&str] = &[
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+];
+
 /// Prefixes of keys that Kafka hands to plugins.
 pub static PLUGIN_PREFIXES: &[&str] = &["config.providers.", "rlmm.config.", "rsm.config."];
 
 /// The type of a foreign key.
 pub fn find(name: &str) -> Option<ConfigKind> {
-    FOREIGN
-        .binary_search_by_key(&name, |(name, _)| name)
-        .ok()
-        .and_then(|at| FOREIGN.get(at))
-        .map(|(_, kind)| *kind)
+    row(name).map(|(_, kind)| *kind)
+}
+
+/// A foreign key that can be changed while the broker runs.
+pub fn dynamic(name: &str) -> Option<KeySpec> {
+    let (name, kind) = *row(name)?;
+    let update = if CLUSTER_WIDE.binary_search(&name).is_ok() {
+        UpdateMode::ClusterWide
+    } else if PER_BROKER.binary_search(&name).is_ok() {
+        UpdateMode::PerBroker
+    } else {
+        return None;
+    };
+    let doc = "Known to Kafka; it has no effect here.";
+    Some(KeySpec::new(name, kind).update(update).doc(doc))
+}
+
+fn row(name: &str) -> Option<&'static (&'static str, ConfigKind)> {
+    let at = FOREIGN.binary_search_by_key(&name, |(name, _)| name).ok()?;
+    FOREIGN.get(at)
 }
 
 #[cfg(test)]
@@ -340,5 +407,25 @@ mod tests {
             assert!(find(name).is_some(), "{name}");
         }
         assert_eq!(find("num.partitions"), None);
+    }
+
+    #[test]
+    fn what_can_be_changed_is_found_and_no_secret_is_kept_for_nothing() {
+        for names in [CLUSTER_WIDE, PER_BROKER] {
+            assert!(names.is_sorted());
+            for name in names {
+                let key = dynamic(name).expect(name);
+                assert!(!key.is_sensitive(), "{name}");
+            }
+        }
+        let update = |name| dynamic(name).map(|key| key.update);
+        assert_eq!(update("num.io.threads"), Some(UpdateMode::ClusterWide));
+        assert_eq!(
+            update("sasl.kerberos.min.time.before.relogin"),
+            Some(UpdateMode::PerBroker)
+        );
+        for refused in ["ssl.client.auth", "sasl.jaas.config", "broker.id"] {
+            assert!(dynamic(refused).is_none(), "{refused}");
+        }
     }
 }

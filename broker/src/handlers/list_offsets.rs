@@ -1,10 +1,12 @@
 //! ListOffsets (KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023): offsets by time and by sentinel.
 //!
 //! A lookup by timestamp reads batches, perhaps from a cold disk, and decompresses them: those run
-//! on the blocking pool, one request on one thread.
+//! on the blocking pool, one request on one thread. The latest offset of a partition whose only
+//! replica is here waits for what this node has yet to sync.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{LeaderEpoch, PartitionIndex};
@@ -28,6 +30,10 @@ const FIRST_LEADER_EPOCH_VERSION: i16 = 4;
 /// First version that has OFFSET_NOT_AVAILABLE (KIP-207).
 const FIRST_OFFSET_NOT_AVAILABLE_VERSION: i16 = 5;
 
+/// How long the latest offset waits for a sync of this node. A disk that takes longer is behind, and
+/// what is committed is a true answer too.
+const OWN_COMMIT_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Looks every partition up.
 pub async fn handle(
     context: RequestContext,
@@ -41,6 +47,7 @@ pub async fn handle(
         })
     });
     let partitions = Arc::clone(&context.broker.partitions);
+    wait_for_own_commits(&partitions, &request, version).await;
     if !reads_records {
         return Reply::Now(answer(&partitions, &request, version));
     }
@@ -51,6 +58,29 @@ pub async fn handle(
         Err(error) => {
             tracing::error!(%error, "a lookup by timestamp was cut short");
             Reply::Close
+        }
+    }
+}
+
+/// Waits where the latest offset is asked for, for all partitions together not longer than for one.
+async fn wait_for_own_commits(
+    partitions: &PartitionManager,
+    request: &ListOffsetsRequest,
+    version: i16,
+) {
+    let deadline = Instant::now() + OWN_COMMIT_PATIENCE;
+    for topic in &request.topics {
+        let reference = TopicRef::Name(topic.name.as_str().into());
+        for row in &topic.partitions {
+            if OffsetSpec::from_wire(row.timestamp, version) != Some(OffsetSpec::Latest) {
+                continue;
+            }
+            let index = PartitionIndex::new(row.partition_index);
+            // What is not here is refused when it is looked up.
+            if let Ok(partition) = partitions.lookup(&reference, index) {
+                let patience = deadline.saturating_duration_since(Instant::now());
+                partition.wait_for_own_commit(patience).await;
+            }
         }
     }
 }

@@ -90,7 +90,7 @@ fn check_scope(settings: &ConfigMap, for_all: bool) -> Result<(), Refusal> {
         settings
             .keys()
             .map(String::as_str)
-            .filter(|key| broker_keys::find(key).is_some_and(|spec| spec.update == mode))
+            .filter(|key| describe::dynamic_key(key).is_some_and(|spec| spec.update == mode))
             .collect()
     };
     let read_only = with_mode(UpdateMode::ReadOnly);
@@ -211,6 +211,12 @@ mod tests {
                 "1",
                 &[("no.such", "6")],
                 "Unknown broker config name: no.such",
+            ),
+            (
+                "",
+                &[("sasl.kerberos.min.time.before.relogin", "6")],
+                "Cannot update these configs at default cluster level, broker id must be specified: \
+                 [sasl.kerberos.min.time.before.relogin]",
             ),
         ] {
             assert_eq!(broker(name, pairs), Err(message.to_owned()));

@@ -15,6 +15,7 @@
 mod ended;
 mod error;
 pub mod in_flight;
+mod own_commit;
 mod prepare;
 mod read;
 mod replication;

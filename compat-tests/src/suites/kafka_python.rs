@@ -27,6 +27,27 @@ class ExternalService:
     stop = close
 class SpawnedService: pass
 ";
+/// Those that wait for nothing but the broker, and subscribe to nothing (see `test_kafka_consumer` in the list of exceptions).
+const SHORT: &[&str] = &[
+    "test/integration/test_admin_integration.py::test_create_delete_topics",
+    "test/integration/test_admin_integration.py::test_create_partitions",
+    "test/integration/test_admin_integration.py::test_delete_records",
+    "test/integration/test_admin_integration.py::test_delete_records_with_errors",
+    "test/integration/test_admin_integration.py::test_describe_configs_mixed_resources_returns_configs",
+    "test/integration/test_admin_integration.py::test_describe_log_dirs",
+    "test/integration/test_admin_integration.py::test_describe_metadata_quorum",
+    "test/integration/test_admin_integration.py::test_describe_topic_partitions_pagination",
+    "test/integration/test_admin_integration.py::test_elect_leaders",
+    "test/integration/test_admin_integration.py::test_list_config_resources",
+    "test/integration/test_admin_integration.py::test_list_partition_offsets",
+    "test/integration/test_consumer_integration.py::test_kafka_version_infer",
+    "test/integration/test_producer_integration.py::test_idempotent_producer",
+    "test/integration/test_producer_integration.py::test_kafka_producer_proper_record_metadata[None]",
+    "test/integration/test_producer_integration.py::test_kafka_producer_proper_record_metadata[gzip]",
+    "test/integration/test_producer_integration.py::test_kafka_producer_proper_record_metadata[lz4]",
+    "test/integration/test_producer_integration.py::test_kafka_producer_proper_record_metadata[snappy]",
+    "test/integration/test_producer_integration.py::test_kafka_producer_proper_record_metadata[zstd]",
+];
 /// Writes what becomes of each test.
 const REPORTER: &str = include_str!("kafka_python/outcome_report.py");
 
@@ -50,7 +71,8 @@ pub const SUITE: Suite = Suite {
     ],
     bound: Duration::from_secs(300),
     at_least: 53,
-    short: Short::Nothing,
+    short: Short::Only(SHORT),
+    short_bound: Duration::from_secs(90),
     prepare,
     run,
     ..Suite::PLAIN

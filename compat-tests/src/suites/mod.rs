@@ -23,6 +23,7 @@ mod go;
 mod job;
 mod kafka_go;
 mod kafka_python;
+mod kafka_tools;
 mod kcat;
 mod librdkafka;
 mod node_rdkafka;
@@ -44,6 +45,7 @@ pub use session::Session;
 /// Every suite, in the order in which they are listed.
 pub const ALL: &[&Suite] = &[
     &kcat::SUITE,
+    &kafka_tools::SUITE,
     &librdkafka::CLASSIC,
     &librdkafka::ADMIN,
     &librdkafka::CONSUMER,

@@ -8,7 +8,8 @@ use compat_tests::broker::Broker;
 use compat_tests::requests::{
     EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Topic, batches_of,
     create_topic, delete_topic, fetch, fetch_request, first_partition, list_offset,
-    list_offsets_request, produce_ok, read_to_end, records_of, wait_until_all_answer,
+    list_offsets_request, produce_ok, produce_request, read_to_end, records_of,
+    wait_until_all_answer,
 };
 use compat_tests::server::Server;
 use compat_tests::wire::Wire;
@@ -58,6 +59,27 @@ fn max_timestamp_is_the_records_not_the_batchs_last() -> Result<()> {
             (0, 1, NOW + 30),
             "{codec:?}"
         );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_latest_offset_counts_what_the_leader_alone_has_acknowledged() -> Result<()> {
+    const ACKS_OF_THE_LEADER: i16 = 1;
+    const VERSION: i16 = 11;
+    let (_server, mut wire, topic) = Server::with_topic("latest", 1, &[])?;
+    for count in 1..=100 {
+        let batch = at(&[count]).build()?;
+        let request = produce_request(VERSION, &topic, 0, ACKS_OF_THE_LEADER, Some(batch));
+        let answer = wire.call(VERSION, &request)?;
+        let row = answer
+            .responses
+            .first()
+            .and_then(|topic| topic.partition_responses.first())
+            .context("no row")?;
+        assert_eq!((row.error_code, row.base_offset), (0, count - 1));
+        let found = list_offset(&mut wire, &topic, 0, LATEST)?;
+        assert_eq!((found.error_code, found.offset), (0, count));
     }
     Ok(())
 }

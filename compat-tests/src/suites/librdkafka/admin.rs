@@ -18,7 +18,7 @@ pub const SUITE: Suite = Suite {
     // Group after group is begun here, and none of the tests wants to be one of two first members.
     properties: &[],
     bound: Duration::from_secs(900),
-    at_least: 15,
+    at_least: 18,
     run,
     ..PLAIN
 };
