@@ -15,8 +15,10 @@ use crate::transactions::TxnProducer;
 use crate::wire::Wire;
 
 /// What keeps clocks out of it, on both sides.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 5] = [
     ("log.retention.ms", "-1"),
+    // By the times of records, too; and of two segments Kafka never answers with more than one.
+    ("log.roll.ms", "9223372036854775807"),
     ("log.retention.check.interval.ms", "86400000"),
     ("log.cleaner.backoff.ms", "86400000"),
     ("group.consumer.assignment.interval.ms", "0"),

@@ -111,6 +111,14 @@ pub fn missing_tests(suite: &Path) -> Result<Vec<&'static str>> {
 /// How many requests were compared of each API and version.
 type Compared = BTreeMap<String, BTreeMap<i16, u64>>;
 
+/// What the last long comparison of random requests says of itself.
+///
+/// # Errors
+/// Its results in `results` cannot be read.
+pub fn about_random_requests(results: &Path) -> Result<String> {
+    random_results(results).map(|(about, _)| about)
+}
+
 /// What `compat-tests/results/random.txt` says of itself, and its lines: API, version, how many were compared.
 fn random_results(results: &Path) -> Result<(String, Compared)> {
     let path = results.join("random.txt");

@@ -2,15 +2,16 @@
 
 use odradek_protocol::ids::PartitionIndex;
 
-/// The partition of `id` among `count`: Java's `String.hashCode`, without its sign, modulo the
+/// The partition of `id` among `count`: the absolute value of Java's `String.hashCode`, modulo the
 /// number of partitions. Every Kafka tool and every broker computes the same.
 pub fn partition_of(id: &str, count: i32) -> PartitionIndex {
     // Java hashes UTF-16 units.
     let hash = id.encode_utf16().fold(0_i32, |hash, unit| {
         hash.wrapping_mul(31).wrapping_add(i32::from(unit))
     });
-    // Kafka's `abs` clears the sign bit, so that the smallest integer has one too.
-    PartitionIndex::new((hash & i32::MAX).checked_rem(count).unwrap_or(0))
+    // The smallest integer has none; Kafka's `Utils.abs` gives 0 for it.
+    let positive = hash.checked_abs().unwrap_or(0);
+    PartitionIndex::new(positive.checked_rem(count).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -33,9 +34,10 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_hash_loses_its_sign_bit() {
-        // "polygenelubricants".hashCode() is the smallest integer.
+    fn a_negative_hash_counts_without_its_sign() {
+        // "polygenelubricants".hashCode() is the smallest integer, and the next one's is one more.
         assert_eq!(partition_of("polygenelubricants", 50).get(), 0);
+        assert_eq!(partition_of("polygenelubricantt", 50).get(), 47);
     }
 
     #[test]

@@ -14,9 +14,10 @@ use odradek_protocol::messages::describe_configs_response::DescribeConfigsResour
 use odradek_protocol::messages::describe_topic_partitions_request::{Cursor, TopicRequest};
 use odradek_protocol::messages::metadata_request::MetadataRequestTopic;
 use odradek_protocol::messages::{
-    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest,
-    CreateTopicsResponse, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeLogDirsRequest, DescribeTopicPartitionsRequest, GetTelemetrySubscriptionsRequest,
+    AlterConfigsRequest, AlterPartitionReassignmentsRequest, ApiVersionsRequest,
+    CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest, GetTelemetrySubscriptionsRequest,
     IncrementalAlterConfigsRequest, InitProducerIdRequest, KafkaResponse,
     ListConfigResourcesRequest, MetadataRequest, MetadataResponse, PushTelemetryRequest, StrBytes,
     Uuid, alter_configs_request, create_partitions_request, delete_topics_request,
@@ -472,6 +473,17 @@ async fn a_small_request_cannot_have_one_resource_described_any_number_of_times(
         assert_eq!(result.error_code, code(ErrorCode::InvalidRequest));
         assert!(result.configs.is_empty());
     }
+    node.broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_to_reassign_is_answered_with_an_empty_sentence() {
+    let node = Node::start(&[]).await;
+    let request = AlterPartitionReassignmentsRequest::default();
+    let context = node.newest(ApiKey::AlterPartitionReassignments);
+    let answer = now(alter_partition_reassignments::handle(context, request).await);
+    assert_eq!(answer.error_code, 0);
+    assert_eq!(answer.error_message.as_deref(), Some(""));
     node.broker.stop().await;
 }
 

@@ -6,7 +6,7 @@ use odradek_protocol::messages::alter_partition_reassignments_response::{
     ReassignablePartitionResponse, ReassignableTopicResponse,
 };
 use odradek_protocol::messages::{
-    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, StrBytes,
 };
 
 use super::Reply;
@@ -20,6 +20,13 @@ pub async fn handle(
     context: RequestContext,
     request: AlterPartitionReassignmentsRequest,
 ) -> Reply<AlterPartitionReassignmentsResponse> {
+    if request.topics.is_empty() {
+        // Nothing is asked, and Kafka's answer says so with an empty sentence.
+        return Reply::Now(message!(AlterPartitionReassignmentsResponse {
+            allow_replication_factor_change: true,
+            error_message: Some(StrBytes::from("")),
+        }));
+    }
     let may_resize = request.allow_replication_factor_change;
     let wanted: Vec<Reassignment> = request
         .topics

@@ -34,6 +34,7 @@ pub async fn handle(
     let mut response = ConsumerGroupDescribeResponse::default();
     for id in request.group_ids {
         let described = match is_served {
+            true if id.is_empty() => Err(GroupError::InvalidGroupId),
             true => {
                 let groups = &context.broker.groups;
                 groups.describe_consumer(GroupId::new(&id)).await

@@ -47,16 +47,41 @@ pub async fn handle(
         with_synonyms: request.include_synonyms,
         with_docs: request.include_documentation,
     };
+    let kinds = request.resources.iter().map(|resource| {
+        let kind = resource.resource_type;
+        ResourceKind::from_code(kind).ok_or(kind)
+    });
+    let kinds = match kinds.collect::<Result<Vec<_>, i8>>() {
+        Ok(kinds) => kinds,
+        Err(unknown) => return Reply::Now(refuse_all(request, unknown)),
+    };
     let mut seen = HashSet::new();
     let results = request
         .resources
         .into_iter()
-        .map(|resource| {
+        .zip(kinds)
+        .map(|(resource, kind)| {
             let is_first = seen.insert((resource.resource_type, resource.resource_name.clone()));
-            describer.describe(resource, is_first)
+            describer.describe(resource, kind, is_first)
         })
         .collect();
     Reply::Now(message!(DescribeConfigsResponse { results }))
+}
+
+/// A kind that does not exist spoils the whole request, as in Kafka.
+fn refuse_all(request: DescribeConfigsRequest, unknown: i8) -> DescribeConfigsResponse {
+    let reason = StrBytes::from(format!("Unexpected resource type {unknown}"));
+    let refused = |resource: DescribeConfigsResource| {
+        message!(DescribeConfigsResult {
+            error_code: ErrorCode::InvalidRequest.code(),
+            error_message: Some(reason.clone()),
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name,
+        })
+    };
+    message!(DescribeConfigsResponse {
+        results: request.resources.into_iter().map(refused).collect(),
+    })
 }
 
 struct Describer<'a> {
@@ -69,9 +94,14 @@ struct Describer<'a> {
 impl Describer<'_> {
     /// A resource that the request has named before is not described again: the answer to a small
     /// request would have no bound.
-    fn describe(&self, resource: DescribeConfigsResource, is_first: bool) -> DescribeConfigsResult {
+    fn describe(
+        &self,
+        resource: DescribeConfigsResource,
+        kind: ResourceKind,
+        is_first: bool,
+    ) -> DescribeConfigsResult {
         let described = if is_first {
-            self.configs(&resource)
+            self.configs(kind, resource.resource_name.as_str())
         } else {
             Err(Undescribed::invalid(
                 "Each resource must appear at most once.",
@@ -92,25 +122,21 @@ impl Describer<'_> {
 
     fn configs(
         &self,
-        resource: &DescribeConfigsResource,
+        kind: ResourceKind,
+        name: &str,
     ) -> Result<Vec<DescribeConfigsResourceResult>, Undescribed> {
-        let name = resource.resource_name.as_str();
-        match ResourceKind::from_code(resource.resource_type) {
-            Some(ResourceKind::Topic) => self.topic(name),
-            Some(ResourceKind::Broker) => self.broker(name),
-            Some(ResourceKind::BrokerLogger) => self.broker_logger(name),
-            Some(ResourceKind::ClientMetrics) if name.is_empty() => Err(Undescribed::invalid(
+        match kind {
+            ResourceKind::Topic => self.topic(name),
+            ResourceKind::Broker => self.broker(name),
+            ResourceKind::BrokerLogger => self.broker_logger(name),
+            ResourceKind::ClientMetrics if name.is_empty() => Err(Undescribed::invalid(
                 "Client metrics subscription name must not be empty",
             )),
-            Some(ResourceKind::ClientMetrics) => Ok(self.subscription(name)),
-            Some(ResourceKind::Group) if name.is_empty() => {
+            ResourceKind::ClientMetrics => Ok(self.subscription(name)),
+            ResourceKind::Group if name.is_empty() => {
                 Err(Undescribed::invalid("Group name must not be empty"))
             }
-            Some(ResourceKind::Group) => Ok(self.group(name)),
-            None => Err(Undescribed::invalid(format!(
-                "Unsupported resource type: {}",
-                resource.resource_type
-            ))),
+            ResourceKind::Group => Ok(self.group(name)),
         }
     }
 
@@ -280,6 +306,25 @@ mod tests {
         assert_eq!(entry.value.as_deref(), Some("70000"));
         assert_eq!(entry.source, ConfigSource::DynamicDefaultBroker);
         assert_eq!(entry.synonyms.len(), 1);
+    }
+
+    #[test]
+    fn a_kind_that_does_not_exist_spoils_the_whole_request() {
+        let resource = |resource_type| {
+            message!(DescribeConfigsResource {
+                resource_type,
+                resource_name: StrBytes::from("orders"),
+            })
+        };
+        let request = message!(DescribeConfigsRequest {
+            resources: vec![resource(2), resource(99)],
+        });
+        let refused = refuse_all(request, 99).results;
+        let codes = refused
+            .iter()
+            .map(|row| (row.resource_type, row.error_code));
+        let invalid = ErrorCode::InvalidRequest.code();
+        assert!(codes.eq([(2, invalid), (99, invalid)]));
     }
 
     #[test]

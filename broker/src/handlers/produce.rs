@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use odradek_protocol::batch::{BatchError, BatchHeader, BatchOrigin};
+use odradek_protocol::batch::{BatchError, BatchHeader, BatchOrigin, single_batch};
 use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex, TimestampMs, TopicId};
 use odradek_protocol::message;
@@ -182,6 +182,12 @@ async fn produce(
         return match acks {
             Acks::None => Reply::Close,
             Acks::Leader | Acks::All => Reply::Now(refuse_all(&request, code)),
+        };
+    }
+    if has_several_producers(&request, version, partitions) {
+        return match acks {
+            Acks::None => Reply::Close,
+            Acks::Leader | Acks::All => Reply::Now(refuse_several_producers(&request)),
         };
     }
     let deadline = Instant::now() + timeout(request.timeout_ms);
@@ -485,9 +491,9 @@ impl Stage<'_> {
             producer,
             aside
                 .iter()
-                .all(|batch| Some(batch.asked.producer.id) == producer.map(|one| one.id)),
+                .all(|batch| Some(batch.asked.producer) == producer),
         ) else {
-            // A transaction has one producer.
+            // A topic was made since `has_several_producers`.
             let refused = |batch: SetAside| {
                 let code = ErrorCode::InvalidProducerIdMapping;
                 (batch.place, Err(Refusal::code(code)))
@@ -551,6 +557,53 @@ fn has_transactional(request: &ProduceRequest) -> bool {
             BatchHeader::parse(records).is_ok_and(|header| header.is_transactional())
         })
     })
+}
+
+/// Whether the batches of transactions, as far as there are partitions for them, are of several producers or of
+/// several epochs of one. A transaction has one.
+fn has_several_producers(
+    request: &ProduceRequest,
+    version: i16,
+    partitions: &PartitionManager,
+) -> bool {
+    let mut first = None;
+    for topic in &request.topic_data {
+        let reference = topic_ref(topic, version);
+        for data in &topic.partition_data {
+            let Some(Ok(header)) = data.records.as_ref().map(|records| single_batch(records))
+            else {
+                continue;
+            };
+            let is_unknown = || {
+                let found = partitions.lookup(&reference, PartitionIndex::new(data.index));
+                matches!(
+                    found,
+                    Err(LookupError::UnknownTopicId | LookupError::UnknownTopicOrPartition)
+                )
+            };
+            if !header.is_transactional() || !header.has_producer_id() || is_unknown() {
+                continue;
+            }
+            let producer = (header.producer_id, header.producer_epoch);
+            if *first.get_or_insert(producer) != producer {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+fn refuse_several_producers(request: &ProduceRequest) -> ProduceResponse {
+    let mut response = refuse_all(request, ErrorCode::InvalidProducerIdMapping);
+    let reason = StrBytes::from("Transactional records contained more than one producer ID");
+    for row in response
+        .responses
+        .iter_mut()
+        .flat_map(|topic| &mut topic.partition_responses)
+    {
+        row.error_message = Some(reason.clone());
+    }
+    response
 }
 
 /// The second stage of one partition.

@@ -47,9 +47,7 @@ impl TableRules {
 
     fn check_broker(&self, name: &str, settings: &ConfigMap) -> Result<ConfigMap, Refusal> {
         let for_all = name.is_empty();
-        if !for_all {
-            self.check_name(name)?;
-        }
+        self.check_broker_name(name)?;
         check_scope(settings, for_all)?;
         let checked = settings
             .iter()
@@ -68,7 +66,11 @@ impl TableRules {
         Ok(checked)
     }
 
-    fn check_name(&self, name: &str) -> Result<(), Refusal> {
+    /// The name of one broker, or of all if it is empty.
+    fn check_broker_name(&self, name: &str) -> Result<(), Refusal> {
+        if name.is_empty() {
+            return Ok(());
+        }
         let id: i32 = name
             .parse()
             .map_err(|_| Refusal::BrokerNotANumber(name.to_owned()))?;
@@ -113,6 +115,16 @@ fn check_scope(settings: &ConfigMap, for_all: bool) -> Result<(), Refusal> {
 }
 
 impl ConfigRules for TableRules {
+    fn check_name(&self, resource: &ConfigResource) -> Result<(), Refusal> {
+        match resource.kind {
+            ResourceKind::Broker => self.check_broker_name(&resource.name),
+            ResourceKind::Topic
+            | ResourceKind::BrokerLogger
+            | ResourceKind::ClientMetrics
+            | ResourceKind::Group => Ok(()),
+        }
+    }
+
     fn list_default(&self, kind: ResourceKind, key: &str) -> Option<String> {
         match kind {
             ResourceKind::Topic => {

@@ -192,6 +192,24 @@ impl PartitionError {
     }
 }
 
+impl PartitionError {
+    /// Whether the batch is none that a partition would look at, so that nobody is asked about its transaction either.
+    pub fn is_of_the_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Batch(
+                BatchError::NoBatch { .. }
+                    | BatchError::MoreThanOneBatch
+                    | BatchError::BytesBehindBatch { .. }
+                    | BatchError::OldMagic { .. }
+                    | BatchError::UnknownMagic { .. }
+                    | BatchError::ImpossibleLength { .. }
+                    | BatchError::CompressionNotAllowed
+            )
+        )
+    }
+}
+
 impl From<SequenceFault> for PartitionError {
     fn from(fault: SequenceFault) -> Self {
         match fault {

@@ -53,6 +53,7 @@ use crate::waiters::WaitList;
 pub(crate) use ended::Told;
 pub use error::PartitionError;
 use in_flight::{AppendedVerdict, SequenceFault};
+use prepare::PreparedBatch;
 pub use read::{FoundOffset, OffsetSpec, Reader, must_not_wait};
 pub use replication::ReplicationView;
 use replication::{MoreThanMajority, SharedView};
@@ -440,21 +441,21 @@ impl Partition {
             true => self.require_in_sync(epoch, settings.min_insync_replicas)?,
             false => None,
         };
-        let batch = prepare::prepare(
-            records,
+        let prepared = prepare::prepare(
+            records.clone(),
             &settings,
             options.origin,
             options.zstd_allowed,
             self.clock.wall(),
-        )?;
+        );
+        let fitting = prepared
+            .map_err(PartitionError::from)
+            .and_then(|batch| fitting(batch, settings.log.segment_bytes));
+        let batch = match fitting {
+            Ok(batch) => batch,
+            Err(error) => return Err(self.asked_first(error, &records, epoch, &options)),
+        };
         let header = batch.header;
-        let segment_bytes = settings.log.segment_bytes;
-        if u32::try_from(batch.bytes.len()).is_ok_and(|len| len > segment_bytes) {
-            return Err(PartitionError::LargerThanSegment {
-                len: batch.bytes.len(),
-                segment_bytes,
-            });
-        }
         let (appended_sender, appended) = match options.wants_append {
             true => {
                 let (sender, receiver) = oneshot::channel();
@@ -505,6 +506,28 @@ impl Partition {
         let outcome = SharedOutcome::new(committed);
         ordering.proposed(&header, outcome.clone());
         Ok(Appending::shared(outcome, appended, stamped, events).and(more_than_majority))
+    }
+
+    /// What a batch that is not acceptable is refused with, or the question that comes before.
+    fn asked_first(
+        &self,
+        error: PartitionError,
+        records: &[u8],
+        term: LeaderEpoch,
+        options: &AppendOptions,
+    ) -> PartitionError {
+        let header = match BatchHeader::parse(records) {
+            Ok(header) if header.has_producer_id() && !error.is_of_the_request() => header,
+            _ => return error,
+        };
+        let candidate = Candidate {
+            header: &header,
+            term,
+            verification: options.verification,
+            now: self.clock.wall(),
+        };
+        let asked = self.ordering.lock().ask_first(candidate, &self.reader());
+        asked.err().unwrap_or(error)
     }
 
     /// [`Self::append`], but waits while the group holds as many batches as it may.
@@ -634,6 +657,15 @@ pub(crate) struct FoundBatch {
     pub base_offset: Offset,
     pub last_offset: Offset,
     pub timestamp: TimestampMs,
+}
+
+/// The batch, if a segment has room for it.
+fn fitting(batch: PreparedBatch, segment_bytes: u32) -> Result<PreparedBatch, PartitionError> {
+    let len = batch.bytes.len();
+    match u32::try_from(len).is_ok_and(|len| len > segment_bytes) {
+        true => Err(PartitionError::LargerThanSegment { len, segment_bytes }),
+        false => Ok(batch),
+    }
 }
 
 /// What the verdict of the log's own producer state means to a batch.

@@ -134,10 +134,12 @@ impl Partition {
         let mut answer = self.offsets_only(&offsets, isolation);
         if let Some(preferred) = self.preferred_replica(&reader.near, target.fetch_offset) {
             answer.preferred_read_replica = preferred;
+            answer.aborted_transactions = None;
             return Ok(answer);
         }
         if let Some(diverging) = self.diverging_epoch(target)? {
             answer.diverging_epoch = Some(diverging);
+            answer.aborted_transactions = None;
             return Ok(answer);
         }
         let bound = match standing(target.fetch_offset, &offsets, isolation) {

@@ -221,6 +221,33 @@ async fn a_batch_of_a_transaction_is_taken_once_its_coordinator_was_asked_and_no
     assert_eq!(partition.offsets().last_stable.get(), 3);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_coordinator_is_asked_about_a_batch_before_it_is_refused_for_what_is_in_it() {
+    let (_fixture, partition) = one_partition().await;
+    let mut damaged = transactional_batch(9, 1).to_vec();
+    *damaged.last_mut().expect("bytes") ^= 1;
+    let damaged = Bytes::from(damaged);
+    let Err(PartitionError::Unverified(asked)) = partition.append(damaged.clone(), CLIENT) else {
+        panic!("refused without a question");
+    };
+    let verified = AppendOptions {
+        verification: Verification::Done(asked.guard),
+        ..CLIENT
+    };
+    let refused = partition.append(damaged.clone(), verified);
+    assert_eq!(
+        refused.err().map(|error| error.error_code()),
+        Some(ErrorCode::CorruptMessage)
+    );
+    // What is no batch is nobody's.
+    let torn = damaged.slice(..damaged.len() - 1);
+    let refused = partition.append(torn, CLIENT);
+    assert_eq!(
+        refused.err().map(|error| error.error_code()),
+        Some(ErrorCode::InvalidRecord)
+    );
+}
+
 /// The coordinator's first word is held up on its way, and it has been told once more since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_that_comes_late_ends_no_later_transaction_of_the_same_epoch() {
@@ -670,7 +697,7 @@ async fn a_fetcher_whose_log_diverged_is_told_where() {
     target.last_fetched_epoch = first;
     let answer = partition.fetch(
         &target,
-        IsolationLevel::ReadUncommitted,
+        IsolationLevel::ReadCommitted,
         ALL,
         &Reader::default(),
     );
@@ -682,6 +709,7 @@ async fn a_fetcher_whose_log_diverged_is_told_where() {
         (first, Offset::new(3))
     );
     assert!(answer.records.is_empty());
+    assert!(answer.aborted_transactions.is_none(), "nothing was read");
     target.fetch_offset = Offset::new(3);
     let answer = partition.fetch(
         &target,

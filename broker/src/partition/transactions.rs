@@ -268,6 +268,22 @@ impl Ordering {
             .record(sequenced(header), is_transactional, outcome);
     }
 
+    /// Whether the coordinator has to be asked about a batch that will be refused. As in Kafka that comes first: what
+    /// the coordinator says goes before what is wrong with the batch, and its transaction may begin with the question.
+    ///
+    /// # Errors
+    /// It has to be asked.
+    pub(crate) fn ask_first(
+        &mut self,
+        batch: Candidate<'_>,
+        producers: &impl AppendedProducers,
+    ) -> Result<(), PartitionError> {
+        match batch.verification {
+            Verification::Needed { .. } => self.check_transaction(batch, producers),
+            Verification::Off | Verification::Done(_) => Ok(()),
+        }
+    }
+
     /// Whether a transactional batch may be taken as far as its transaction goes.
     fn check_transaction(
         &mut self,

@@ -337,6 +337,22 @@ fn a_new_instance_aborts_what_the_old_one_left_open_and_fences_it() {
     }
 }
 
+/// What it had open is aborted first, which raises the epoch already.
+#[test]
+fn a_producer_that_goes_on_with_a_transaction_open_is_given_the_epoch_of_its_end() {
+    let mut bench = Bench::new(TxnVersion::V2);
+    let old = bench.init();
+    bench.add(old, 0).expect("added");
+    assert_eq!(
+        bench.init_as(Some(old)),
+        Err(TxnError::ConcurrentTransactions)
+    );
+    assert_eq!(bench.complete().producer, producer(100, 1));
+    assert_eq!(bench.init_as(Some(old)), Ok(producer(100, 1)), "asks again");
+    assert_eq!(bench.init(), producer(100, 2), "a new instance");
+    assert_eq!(bench.init_as(Some(old)), Err(TxnError::ProducerFenced));
+}
+
 #[test]
 fn a_producer_that_goes_on_after_an_error_is_given_the_same_epoch_if_it_asks_twice() {
     let mut bench = Bench::new(TxnVersion::V0);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_protocol::error_code::ErrorCode;
-use odradek_protocol::ids::PartitionIndex;
+use odradek_protocol::ids::{PartitionIndex, ProducerEpoch};
 
 use crate::fetch_sessions::TopicRef;
 use crate::groups;
@@ -46,6 +46,10 @@ impl MarkerWriter {
             .partitions
             .lookup(&reference, index)
             .map_err(|error| error.error_code())?;
+        // Nobody's transaction.
+        if end.producer.epoch < ProducerEpoch::new(0) {
+            return Err(ErrorCode::InvalidProducerEpoch);
+        }
         let code = |error: PartitionError| error.error_code();
         if topic == OFFSETS_TOPIC {
             let term = partition.require_leader().map_err(code)?;

@@ -111,12 +111,16 @@ impl Transaction {
     /// wrote with the old epoch is fenced. `version` is that of the cluster.
     ///
     /// The epoch that fences is the one of the markers, too: since KIP-890 the end of a transaction raises the epoch,
-    /// and here that has been done (Kafka raised it twice until KAFKA-19367).
+    /// and here that has been done (Kafka raised it twice until KAFKA-19367). Where it does, the producer whose
+    /// transaction it was may ask for the new epoch with its old one, as after any end (KIP-588).
     pub fn fenced(&self, version: TxnVersion, now: TimestampMs) -> Self {
         Self {
             state: TxnState::PrepareAbort,
             epoch: after(self.epoch),
-            last_epoch: ProducerEpoch::NONE,
+            last_epoch: match version.bumps_epoch() {
+                true => self.epoch,
+                false => ProducerEpoch::NONE,
+            },
             next_producer_id: ProducerId::NONE,
             updated_at: now,
             client_version: version,

@@ -1,7 +1,7 @@
 //! `cargo run --release -p compat-tests --bin compare_random`: plays random requests to a broker and to Apache Kafka 4.4.0, and
 //! compares the answers. `--help` says the rest.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -21,7 +21,10 @@ struct Arguments {
     /// How many sessions go on at a time.
     #[arg(long, default_value_t = 3)]
     sessions: usize,
-    /// Writes down what was compared, for docs/COMPATIBILITY.md.
+    /// After so many seconds no session is begun any more.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Writes down what was compared if nothing differs, for docs/COMPATIBILITY.md.
     #[arg(long)]
     write: bool,
 }
@@ -36,12 +39,13 @@ fn main() -> Result<()> {
         seed,
         requests: arguments.requests,
         at_a_time: arguments.sessions,
+        until: arguments
+            .seconds
+            .map(|seconds| begun + Duration::from_secs(seconds)),
     };
     let outcome = compare_at_random(plan, both.ours.address, both.kafka.address)?;
-    eprintln!("{outcome} in {:?}", begun.elapsed());
-    if arguments.write {
-        write_results(seed, &outcome)?;
-    }
+    let elapsed = begun.elapsed();
+    eprintln!("{outcome} in {elapsed:?}");
     let reports: Vec<String> = outcome
         .kinds
         .iter()
@@ -52,13 +56,18 @@ fn main() -> Result<()> {
         "Odradek and Kafka differ\n{}",
         reports.join("\n")
     );
+    if arguments.write {
+        write_results(seed, &outcome, elapsed)?;
+    }
     Ok(())
 }
 
-fn write_results(seed: u64, outcome: &Outcome) -> Result<()> {
+fn write_results(seed: u64, outcome: &Outcome, elapsed: Duration) -> Result<()> {
+    let requests = outcome.requests();
+    let rate = requests / elapsed.as_secs().max(1);
     let mut text = format!(
-        "Of the requests that are made up from a seed, {} were compared in the last long run (`--seed {seed}`).\n",
-        outcome.requests()
+        "Of the requests that are made up from a seed, {requests} were compared in the last long run, {rate} a second, \
+         without a difference that is not listed (`--seed {seed}`).\n",
     );
     for ((api, version), count) in &outcome.compared {
         text.push_str(&format!("{api} {version} {count}\n"));

@@ -6,6 +6,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde_json::json;
 
+use super::side::CLIENT;
 use super::world::{
     CHANGING_TOPICS, CLASSIC, CONSUMER, GROUP_SETTINGS, GROUPS, INSTANCE, Joined, PARTITIONS,
     Remembered, SIMPLE, STATIC, TOPIC_NAMES, TOPIC_SETTINGS, TRANSACTIONAL_IDS,
@@ -315,8 +316,9 @@ impl<'a> Choices<'a> {
     }
 
     fn batch(&mut self) -> Node {
+        // Kafka never answers a request with null in the place of a batch.
         if self.percent(1) {
-            return self.atom(&[("None", 50), ("0x", 50)]);
+            return Node::atom("0x");
         }
         let transactional = self
             .transactional_id
@@ -377,7 +379,11 @@ impl<'a> Choices<'a> {
                 true => Node::atom("None"),
                 false => self.transactional(),
             },
-            "acks" => self.atom(&[("-1", 84), ("1", 10), ("0", 4), ("2", 2)]),
+            // Impossible ones are refused by Kafka after a transaction may have begun with the batch.
+            "acks" => match self.transactional_id {
+                None => self.atom(&[("-1", 84), ("1", 10), ("0", 4), ("2", 2)]),
+                Some(_) => self.atom(&[("-1", 85), ("1", 10), ("0", 5)]),
+            },
             "topic_data[].partition_data[].records" => self.batch(),
             _ => return None,
         })
@@ -525,6 +531,21 @@ impl<'a> Choices<'a> {
         })
     }
 
+    /// The metrics of clients; all of them come sooner than is asked for, but for the first.
+    fn telemetry(&mut self, path: &str) -> Option<Node> {
+        let nil = uuid::Uuid::nil().to_string();
+        Some(match path {
+            "client_instance_id" if self.api == "PushTelemetry" => {
+                self.atom(&[("$client", 85), (nil.as_str(), 5), (CLIENT, 10)])
+            }
+            "client_instance_id" => self.atom(&[(nil.as_str(), 55), ("$client", 35), (CLIENT, 10)]),
+            "subscription_id" => self.atom(&[("$subscription", 90), ("7", 10)]),
+            "compression_type" => self.atom(&[("0", 80), ("1", 10), ("9", 10)]),
+            "metrics" => Node::atom("0x"),
+            _ => return None,
+        })
+    }
+
     /// What a field of this name holds in most requests.
     fn by_name(&mut self, path: &str, nullable: bool) -> Option<Node> {
         let name = path.rsplit('.').next().unwrap_or(path);
@@ -626,6 +647,7 @@ impl Maker for Choices<'_> {
             "UnregisterBroker" | "AddRaftVoter" | "RemoveRaftVoter" | "UpdateFeatures"
             | "DescribeCluster" | "ApiVersions" | "DescribeQuorum" => self.cluster(path),
             "InitProducerId" => self.init_producer_id(path),
+            "GetTelemetrySubscriptions" | "PushTelemetry" => self.telemetry(path),
             _ => None,
         };
         own.or_else(|| self.by_name(path, nullable))
@@ -656,6 +678,8 @@ impl Maker for Choices<'_> {
             // An empty list means all topics, and those of other sessions are not alike.
             ("DescribeTopicPartitions", "topics") => self.rng.random_range(1..4),
             ("AddRaftVoter", "listeners") => 1,
+            // Kafka never answers a request without one.
+            ("AddPartitionsToTxn", "transactions") => self.rng.random_range(1..4),
             (_, path) if path.ends_with("filter") || path.ends_with("filters") => {
                 usize::from(self.percent(30))
             }

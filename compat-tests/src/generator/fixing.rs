@@ -37,6 +37,16 @@ pub fn fix(api: &str, version: i16, message: &mut Node) {
         // A topic is named or has an id, not both.
         "DeleteTopics" if version >= 6 => each(message, "topics", name_or_id),
         "Metadata" if version >= 10 => each(message, "topics", name_or_id),
+        // Of two requests for one transaction Kafka carries out either first.
+        "AddPartitionsToTxn" => {
+            if let Some(transactions) = list(message, "transactions") {
+                let mut seen = BTreeSet::new();
+                transactions.retain(|one| {
+                    let id = one.field("transactional_id").map(Node::to_string);
+                    seen.insert(id)
+                });
+            }
+        }
         // Other sessions would feel it.
         "AlterConfigs" | "IncrementalAlterConfigs" if mentions_brokers(message) => {
             set(message, "validate_only", Node::atom("true"));

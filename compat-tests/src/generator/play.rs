@@ -23,7 +23,7 @@ use kafka_protocol::messages::{
 use super::side::Side;
 use super::world::{CLASSIC, CONSUMER, PRODUCERS, SIMPLE, STATIC, TOPICS};
 use super::{Asked, messages};
-use crate::groups::going_on;
+use crate::groups::{going_on, joining};
 use crate::requests::{Topic, creatable, metadata_of, topic_name, wait_for_leaders};
 use crate::tree::Node;
 use crate::wire::{PATIENCE, Wire, WireError, text};
@@ -105,12 +105,41 @@ impl Player {
             wait_for_leaders(&mut self.control, &topic, partitions)?;
             learned.push(topic);
         }
+        self.await_coordinator(&CONSUMER.replace('@', prefix), &learned)?;
         let first = learned.first().context("no topics")?;
         let first_epoch = crate::requests::leader_epoch(&mut self.control, first, 0)?;
         let mut side = Side::new(prefix, first_epoch.into());
         learn_topics(&mut side, &learned);
         let more = ["@new", "@newer"].map(|name| name.replace('@', prefix));
         Ok((side, names.into_iter().chain(more).collect()))
+    }
+
+    /// Waits until the coordinator of a consumer group gives out these topics: in Kafka it learns of them later than
+    /// the broker that it is part of. The group is gone again afterwards.
+    fn await_coordinator(&mut self, group: &str, topics: &[Topic]) -> Result<()> {
+        let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.control.call(0, &joining(group, "probe", &names))?;
+            ensure!(answer.error_code == 0, "{group}: {answer:?}");
+            let given = answer
+                .assignment
+                .map_or(0, |given| given.topic_partitions.len());
+            if given == topics.len() {
+                break;
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "{group} is given {given} of {names:?}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.control.call(0, &going_on(group, "probe", -1))?;
+        let request = DeleteGroupsRequest::default().with_groups_names(vec![GroupId(text(group))]);
+        let answer = self.control.call(2, &request)?;
+        let is_gone = answer.results.iter().all(|result| result.error_code == 0);
+        ensure!(is_gone, "{group} stays: {answer:?}");
+        Ok(())
     }
 
     fn ask(&mut self, side: &mut Side, step: &Asked) -> Result<Node> {

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::choices::NOW;
 use super::fixing::identity;
+use super::world::{PRODUCERS, TOPIC_NAMES};
 use crate::batches::{BatchSpec, CONTROL, Codec, RecordSpec, TRANSACTIONAL};
 use crate::requests::Topic;
 use crate::schema::hexadecimal;
@@ -84,6 +85,24 @@ const OWN_SETTINGS: [&str; 6] = [
     "remote.copy.lag.ms",
 ];
 
+/// The first of the producer ids that stand for what nobody has said yet, behind the one that nobody ever has.
+const NOBODYS: i64 = 4242;
+/// The id of a client that asks for its subscription with an id of its own.
+pub const CLIENT: &str = "c11e2700-0000-4000-8000-000000000001";
+
+/// The id of a topic that is not there: each name has its own, so that no two topics of a request become one.
+fn missing_id(name: &str) -> String {
+    let place = TOPIC_NAMES.iter().position(|(known, _)| *known == name);
+    let number = u128::try_from(place.map_or(0, |place| place + 1)).unwrap_or(0);
+    uuid::Uuid::from_u128(Topic::missing("").id.as_u128() + number).to_string()
+}
+
+/// The name that stands behind such an id.
+fn name_of_missing_id(id: &str) -> Option<&'static str> {
+    let known = TOPIC_NAMES.iter().map(|(name, _)| *name);
+    known.into_iter().find(|name| missing_id(name) == id)
+}
+
 /// One server in one session.
 #[derive(Debug)]
 pub struct Side {
@@ -93,6 +112,13 @@ pub struct Side {
     /// The other way round, with every value that there ever was.
     symbols: BTreeMap<String, String>,
     first_epoch: i64,
+}
+
+fn is_nobodys(producer: &str) -> bool {
+    let last = i64::try_from(PRODUCERS.len()).map_or(NOBODYS, |count| NOBODYS + 1 + count);
+    producer
+        .parse()
+        .is_ok_and(|id: i64| (NOBODYS..=last).contains(&id))
 }
 
 fn atom<'a>(message: &'a Node, name: &str) -> Option<&'a str> {
@@ -106,6 +132,48 @@ fn list<'a>(message: &'a Node, name: &str) -> &'a [Node] {
     match message.field(name) {
         Some(Node::List(items)) => items,
         _ => &[],
+    }
+}
+
+fn list_mut<'a>(message: &'a mut Node, name: &str) -> Option<&'a mut Vec<Node>> {
+    match message {
+        Node::Struct(fields) => fields.iter_mut().find_map(|(known, value)| match value {
+            Node::List(items) if known.as_str() == name => Some(items),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+/// Makes one of all items of a topic: Kafka begins another wherever what it has read is followed by what it refused.
+fn join_topics(responses: &mut Vec<Node>) {
+    let mut joined: Vec<Node> = Vec::new();
+    for mut topic in std::mem::take(responses) {
+        let name = identity(&topic);
+        match joined.iter_mut().find(|known| identity(known) == name) {
+            Some(known) => {
+                if let (Some(all), Some(more)) = (
+                    list_mut(known, "partitions"),
+                    list_mut(&mut topic, "partitions"),
+                ) {
+                    all.append(more);
+                }
+            }
+            None => joined.push(topic),
+        }
+    }
+    *responses = joined;
+}
+
+/// The checksum of a batch covers the producer's id, which each server chooses; all else that it covers is compared.
+fn mask_crc(node: &mut Node) {
+    if let Node::Struct(fields) = node
+        && fields
+            .iter()
+            .any(|(name, value)| name == "producer_id" && *value != Node::atom("-1"))
+        && let Some((_, crc)) = fields.iter_mut().find(|(name, _)| name == "crc")
+    {
+        *crc = Node::atom("<crc>");
     }
 }
 
@@ -195,8 +263,14 @@ impl Side {
     /// What is sent in place of what the server has not said.
     fn nothing(&self, key: &str) -> String {
         match key.split(':').next().unwrap_or_default() {
-            "id" => Topic::missing("").id.to_string(),
-            "pid" => "4242".to_owned(),
+            "id" => missing_id(key.trim_start_matches("id:")),
+            "pid" => {
+                let name = key.trim_start_matches("pid:");
+                let place = PRODUCERS.iter().position(|known| *known == name);
+                let number = place.and_then(|place| i64::try_from(place).ok());
+                (NOBODYS + number.map_or(1, |number| number + 2)).to_string()
+            }
+            "client" => CLIENT.to_owned(),
             "epoch" => "0".to_owned(),
             "member" => "\"unbound\"".to_owned(),
             "protocol" => "\"range\"".to_owned(),
@@ -306,6 +380,16 @@ impl Side {
                 }
             }
             "Fetch" => self.learn_session(asked, answer, succeeded),
+            "GetTelemetrySubscriptions" if succeeded => {
+                if let (Some(client), Some(subscription)) = (
+                    atom(answer, "client_instance_id"),
+                    atom(answer, "subscription_id"),
+                ) {
+                    self.choose("client".to_owned(), client);
+                    self.chosen
+                        .insert("subscription".to_owned(), subscription.to_owned());
+                }
+            }
             _ => {}
         }
     }
@@ -332,6 +416,7 @@ impl Side {
     pub fn normalized(&self, api: &str, mut answer: Node) -> Node {
         answer.visit(&mut |path, node| {
             self.drop_what_is_shared(api, path, node);
+            mask_crc(node);
             let name = path
                 .rsplit('.')
                 .next()
@@ -348,6 +433,11 @@ impl Side {
                 *node = Node::atom("<masked>");
             }
         });
+        if api == "Fetch"
+            && let Some(responses) = list_mut(&mut answer, "responses")
+        {
+            join_topics(responses);
+        }
         answer.visit(&mut |path, node| {
             let name = path.rsplit('.').next().unwrap_or(path);
             if let Node::List(items) = node
@@ -400,8 +490,15 @@ impl Side {
             "port" => Some("<port>".to_owned()),
             "host" | "client_host" if text.len() > 2 => Some("<host>".to_owned()),
             "cluster_id" if text != "None" => Some("<cluster>".to_owned()),
-            "topic_id" if text != uuid::Uuid::nil().to_string() => chosen("id:", "<an id>"),
-            "producer_id" if text != "-1" && text != "4242" => chosen("pid:", "<a producer>"),
+            "topic_id" if text != uuid::Uuid::nil().to_string() => match name_of_missing_id(text) {
+                Some(name) => Some(format!("<no id:{name}>")),
+                None => chosen("id:", "<an id>"),
+            },
+            "producer_id" if text != "-1" && !is_nobodys(text) => chosen("pid:", "<a producer>"),
+            "client_instance_id" if text != CLIENT && text != uuid::Uuid::nil().to_string() => {
+                chosen("client", "<a client>")
+            }
+            "subscription_id" if text != "0" => Some("<subscription>".to_owned()),
             "member_id" | "leader"
                 if !matches!(
                     unquoted(text),
@@ -453,7 +550,7 @@ mod tests {
         assert_eq!(
             side.resolved(&request)?.to_string(),
             "{transactional_id: \"s7-t1\", producer_id: 1001, producer_epoch: 2, leader_epoch: 3, \
-             topic_id: 0daddead-beef-4000-8000-000000000001}"
+             topic_id: 0daddead-beef-4000-8000-000000000005}"
         );
         let read = side.normalized("InitProducerId", answer);
         assert_eq!(
@@ -461,6 +558,36 @@ mod tests {
             "{error_code: 0, producer_id: <pid:@t1>, producer_epoch: 3}"
         );
         Ok(())
+    }
+
+    #[test]
+    fn a_topic_is_there_once_and_checksums_over_ids_that_differ_are_not_compared() {
+        let side = Side::new("s7-", 0);
+        let topic = |name: &str, index: &str| {
+            let partition = fields(&[("partition_index", Node::atom(index))]);
+            fields(&[
+                ("topic", Node::text(name)),
+                ("partitions", Node::List(vec![partition])),
+            ])
+        };
+        let responses = vec![topic("b", "1"), topic("a", "0"), topic("b", "0")];
+        let answer = fields(&[("responses", Node::List(responses))]);
+        assert_eq!(
+            side.normalized("Fetch", answer).to_string(),
+            r#"{responses: [{topic: "a", partitions: [{partition_index: 0}]}, {topic: "b", partitions: [{partition_index: 0}, {partition_index: 1}]}]}"#
+        );
+        let batch = |producer: &str| {
+            fields(&[
+                ("producer_id", Node::atom(producer)),
+                ("crc", Node::atom("7")),
+            ])
+        };
+        let records = Node::List(vec![batch("-1"), batch("4242")]);
+        let answer = fields(&[("records", records)]);
+        assert_eq!(
+            side.normalized("Fetch", answer).to_string(),
+            "{records: [{producer_id: -1, crc: 7}, {producer_id: 4242, crc: <crc>}]}"
+        );
     }
 
     #[test]

@@ -71,11 +71,13 @@ fn the_known_differences_are_documented() -> Result<()> {
             row.reason
         ));
     }
-    section.push_str(
-        "\nRequests that are made up at random are compared in the same way. What differs there on purpose\n\
-         (`compat-tests/src/generator/tolerated.rs`):\n\n\
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
+    let about = compat_tests::compatibility::about_random_requests(results.as_ref())?;
+    section.push_str(&format!(
+        "\nRequests that are made up at random are compared in the same way (`compare_random`).\n{about}\n\
+         What differs there on purpose (`compat-tests/src/generator/tolerated.rs`):\n\n\
          | API | field | here | Kafka | why |\n|---|---|---|---|---|\n",
-    );
+    ));
     for row in compat_tests::generator::tolerated::TOLERATED {
         let or_anything = |text: &str| match text {
             "" => "anything".to_owned(),

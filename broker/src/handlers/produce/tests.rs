@@ -4,7 +4,7 @@ use odradek_protocol::response::encode_message;
 
 use super::*;
 use crate::handlers::topic_view::BrokerView;
-use crate::partitions::fixture::{Fixture, batch, producer_batch, topic_id};
+use crate::partitions::fixture::{Fixture, batch, producer_batch, topic_id, transactional_batch};
 
 async fn bench() -> Fixture {
     let mut fixture = Fixture::new();
@@ -203,6 +203,31 @@ async fn requests_of_one_connection_overlap_and_a_duplicate_gets_the_first_offse
         .map(|response| rows(response)[0].2)
         .collect();
     assert_eq!(offsets, [0, 1, 2, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_several_producers_in_one_request_are_refused_as_a_whole() {
+    let fixture = bench().await;
+    let mut several = request(
+        -1,
+        vec![
+            (0, Some(transactional_batch(5, 1))),
+            (1, Some(transactional_batch(6, 1))),
+            (9, Some(batch(1))),
+        ],
+    );
+    several.transactional_id = Some(StrBytes::from("orders-1"));
+    let response = answer(&fixture, 12, several.clone()).await;
+    let refused = |index| (index, ErrorCode::InvalidProducerIdMapping, -1);
+    assert_eq!(rows(&response), [refused(0), refused(1), refused(9)]);
+    let row = &response.responses[0].partition_responses[0];
+    assert!(row.error_message.is_some());
+    // One of them is for a partition that there is not.
+    several.topic_data[0].partition_data[1].index = 8;
+    several.topic_data[0].partition_data.truncate(2);
+    let response = answer(&fixture, 12, several).await;
+    let unknown = (8, ErrorCode::UnknownTopicOrPartition, -1);
+    assert_eq!(rows(&response), [(0, ErrorCode::None, 0), unknown]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,9 @@ pub trait ConfigRules {
     /// The default of a key that is a list; `None` if it is no list.
     fn list_default(&self, kind: ResourceKind, key: &str) -> Option<String>;
 
+    /// Checks that the settings of this resource can be changed here, whatever they are.
+    fn check_name(&self, resource: &ConfigResource) -> Result<(), Refusal>;
+
     /// Checks the settings of a topic or of brokers as they would stand, and gives them in the
     /// form in which they are kept.
     fn check(&self, resource: &ConfigResource, settings: &ConfigMap) -> Result<ConfigMap, Refusal>;
@@ -85,6 +88,7 @@ pub fn incremental_alter_configs(
     alter(image, resources, rules, |current, resource, changes| {
         let mut settings = current.clone();
         check_changes(changes)?;
+        rules.check_name(resource)?;
         for change in changes {
             apply_change(&mut settings, resource, change, rules)?;
         }
@@ -308,6 +312,13 @@ mod tests {
             (key == "cleanup.policy").then(|| "delete".to_owned())
         }
 
+        fn check_name(&self, resource: &ConfigResource) -> Result<(), Refusal> {
+            match resource.kind == ResourceKind::Broker && resource.name == "x" {
+                true => Err(Refusal::BrokerNotANumber(resource.name.clone())),
+                false => Ok(()),
+            }
+        }
+
         fn check(
             &self,
             resource: &ConfigResource,
@@ -376,6 +387,23 @@ mod tests {
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect()
+    }
+
+    #[test]
+    fn whose_settings_they_are_is_looked_at_before_what_becomes_of_them() {
+        let asked = |name: &str, operation| {
+            let change = change("no.list", operation, Some("a"));
+            let (_, outcomes) =
+                incremental_alter_configs(&image(&[]), &[of(4, name, vec![change])], &Rules);
+            let mut outcomes = outcomes.into_iter();
+            outcomes
+                .next()
+                .expect("one")
+                .map_err(|refusal| refusal.code())
+        };
+        assert_eq!(asked("1", 3), Err(ErrorCode::InvalidConfig));
+        assert_eq!(asked("x", 3), Err(ErrorCode::InvalidRequest));
+        assert_eq!(asked("1", 0), Ok(()));
     }
 
     #[test]
