@@ -268,7 +268,7 @@ impl Group {
     pub(crate) async fn clears(self: &Arc<Self>, node: NodeId) -> Clearance {
         let leadership = self.leadership();
         let (newest, before) = self.core.memberships();
-        let has_vote = newest.voters.contains(&node) || before.voters.contains(&node);
+        let has_vote = self.core.has_voter(node);
         if has_vote && newest.needs(self.node) && before.needs(self.node) && self.may_stand().await
         {
             return self.clears_until_its_end(node).await;

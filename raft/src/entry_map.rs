@@ -429,18 +429,25 @@ impl EntryMap {
 
     /// The membership in effect after the entry with this index.
     pub(crate) fn membership_at(&self, index: RaftIndex) -> StoredMembership {
+        let (id, membership) = self.look_at_membership(index);
+        StoredMembership::new(id, membership.clone())
+    }
+
+    /// The same, to look at: which entry says it, and what it says.
+    pub(crate) fn look_at_membership(&self, index: RaftIndex) -> (Option<LogId>, &Membership) {
+        let purged = &self.purged.membership;
         self.marks
             .iter()
             .rev()
             .filter(|mark| mark.next_index <= index.next())
             .find_map(|mark| match &mark.kind {
-                MarkKind::NonData(NonData::Membership(membership)) => Some(StoredMembership::new(
-                    Some(log_id(mark.term, mark.next_index.get() - 1)),
-                    membership.clone(),
-                )),
+                MarkKind::NonData(NonData::Membership(membership)) => {
+                    let id = log_id(mark.term, mark.next_index.get() - 1);
+                    Some((Some(id), membership))
+                }
                 _ => None,
             })
-            .unwrap_or_else(|| self.purged.membership.clone())
+            .unwrap_or_else(|| (*purged.log_id(), purged.membership()))
     }
 
     /// The furthest log start among the entries before `end`.

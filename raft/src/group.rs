@@ -388,8 +388,7 @@ impl Group {
     /// newest entry about that, or by the one before while the newest may still be undone. A replica that
     /// is behind may know neither of a leader that others have elected.
     pub fn may_be_led_by(&self, node: NodeId) -> bool {
-        let (newest, before) = self.core.memberships();
-        newest.voters.contains(&node) || before.voters.contains(&node)
+        self.core.has_voter(node)
     }
 
     /// Whether a node leads the group in this term, and this replica has followed it. A leader that has been taken
@@ -404,8 +403,7 @@ impl Group {
 
     /// Whether a node takes part in the group, by the same knowledge.
     pub fn has_member(&self, node: NodeId) -> bool {
-        let (newest, before) = self.core.memberships();
-        newest.has(node) || before.has(node)
+        self.core.has_member(node)
     }
 
     /// An error if a message is of this replica itself, or of who says to be it.

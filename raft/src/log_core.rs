@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use odradek_protocol::ids::{Offset, TimestampMs};
+use odradek_protocol::ids::{NodeId, Offset, TimestampMs};
 use odradek_storage::flush::{FlushTarget, Flusher};
 use odradek_storage::{Log, LogReader};
 use parking_lot::{Mutex, MutexGuard};
@@ -38,7 +38,9 @@ use crate::error::RaftError;
 use crate::journal::Journal;
 use crate::membership::GroupMembership;
 use crate::shared::Shared;
-use crate::types::{Entry, GroupKey, LogId, RaftIndex, StoredMembership, term_of};
+use crate::types::{
+    Entry, GroupKey, LogId, Membership, RaftIndex, StoredMembership, raft_id, term_of,
+};
 use crate::votes::VoteFile;
 
 use self::state::{State, Step};
@@ -128,18 +130,32 @@ impl Core {
     }
 
     /// Who takes part, and who took part before that if the newest entry about it is not known to be
-    /// committed. There is one such entry at most: whichever decides is one of the two.
+    /// committed: whichever decides is one of the two.
     pub(crate) fn memberships(&self) -> (GroupMembership, GroupMembership) {
         let state = self.state.lock();
         let newest = state.members();
-        if newest.committed {
-            return (newest.clone(), newest);
+        let before = state.membership_before();
+        match before.map(|before| GroupMembership::of(before, true)) {
+            Some(before) if !before.voters.is_empty() => (newest, before),
+            _ => (newest.clone(), newest),
         }
-        let before = state.members_before();
-        match before.voters.is_empty() {
-            true => (newest.clone(), newest),
-            false => (newest, before),
-        }
+    }
+
+    /// Whether a node has a vote by either of [`Core::memberships`].
+    pub(crate) fn has_voter(&self, node: NodeId) -> bool {
+        let id = raft_id(node);
+        let votes = |members: &Membership| {
+            let mut configs = members.get_joint_config().iter();
+            configs.any(|voters| voters.contains(&id))
+        };
+        self.state.lock().may_be_so(votes)
+    }
+
+    /// Whether a node takes part by either of [`Core::memberships`].
+    pub(crate) fn has_member(&self, node: NodeId) -> bool {
+        let id = raft_id(node);
+        let takes_part = |members: &Membership| members.get_node(&id).is_some();
+        self.state.lock().may_be_so(takes_part)
     }
 
     /// Whether every entry but those that the group was made with is of this term.

@@ -36,11 +36,6 @@ use crate::votes::VoteFile;
 /// Groups that [`RaftNode::open_groups`] opens at the same time.
 const OPEN_CONCURRENCY: usize = 64;
 
-/// Appends that are refused are spoken of this often, for each sender and group.
-const REFUSALS_PERIOD: Duration = Duration::from_secs(10);
-/// Lines about that in such a period.
-const REFUSALS_MAX: usize = 20;
-
 /// Marks a data directory whose logs were all closed. Kafka's name for it.
 const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 /// Its content, as Kafka writes it.
@@ -253,7 +248,7 @@ impl RaftNode {
             config,
             groups: Mutex::default(),
             housekeeper,
-            refusals: Arc::new(Seldom::new(REFUSALS_PERIOD, REFUSALS_MAX)),
+            refusals: Arc::default(),
         });
         tokio::spawn(housekeep(Arc::downgrade(&node), requests));
         if let Some(liveness) = &node.liveness {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use odradek_protocol::ids::{NodeId, Offset};
-use tokio::time::Instant;
 
 use crate::error::RaftError;
 use crate::group::Group;
@@ -48,7 +47,7 @@ impl RaftNode {
                 });
             let sender = node_id(request.vote.leader_id.voted_for);
             if let Err(error) = &checked
-                && let Some(left_out) = refusals.may_say((sender, key), Instant::now())
+                && let Some(left_out) = refusals.may_say((sender, key))
             {
                 tracing::error!(
                     group = %key, %sender, %error, %request, left_out, "appends are refused"

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use odradek_protocol::ids::{NodeId, PartitionIndex, TopicId};
 use odradek_raft::RaftNode;
+use odradek_raft::seldom::Seldom;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -36,6 +37,18 @@ const BALANCED_AT_ONCE: usize = 500;
 
 /// Time between two looks for partitions that are stuck.
 const STUCK_LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// What may fail at every look, for as long as its cause lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Trouble {
+    ToFollow(NodeId),
+    ToLeave(NodeId),
+    ToChangeVoters,
+    ToFence(NodeId),
+}
+
+/// Which of that was said a while ago.
+pub(crate) type Troubles = Seldom<Trouble>;
 
 /// A task that ends with who began it.
 struct AbortOnDrop(JoinHandle<()>);
@@ -83,6 +96,7 @@ impl Duties {
     async fn lead(&self) {
         tracing::info!("this node leads the metadata");
         let mut sessions = Sessions::default();
+        let troubles = Troubles::default();
         let mut images = self.metadata.subscribe();
         let interval = self.config.load().cluster.imbalance_check_interval;
         let mut balanced = Instant::now();
@@ -91,9 +105,10 @@ impl Duties {
         let mut electing: Option<AbortOnDrop> = None;
         while self.metadata.is_leading() {
             let image = Arc::clone(&images.borrow_and_update());
-            follow_nodes(&self.metadata, &image).await;
+            follow_nodes(&self.metadata, &image, &troubles).await;
             let timeout = self.config.load().cluster.session_timeout;
-            judge_sessions(&self.metadata, &self.raft, timeout, &mut sessions, &image).await;
+            let (metadata, raft) = (&self.metadata, &self.raft);
+            judge_sessions(metadata, raft, timeout, &mut sessions, &image, &troubles).await;
             if self.config.load().cluster.rebalance_leaders && balanced.elapsed() >= interval {
                 balanced = Instant::now();
                 self.balance(&image);
@@ -149,7 +164,11 @@ impl Duties {
 
 /// Has registered nodes and the voters of the cluster follow the metadata group, and nobody else,
 /// and has those vote that are to, once they have caught up.
-pub(crate) async fn follow_nodes(metadata: &MetadataService, image: &MetadataImage) {
+pub(crate) async fn follow_nodes(
+    metadata: &MetadataService,
+    image: &MetadataImage,
+    troubles: &Troubles,
+) {
     let group = metadata.group();
     let members = group.membership();
     let voters = image.voter_ids();
@@ -163,7 +182,11 @@ pub(crate) async fn follow_nodes(metadata: &MetadataService, image: &MetadataIma
         let adding = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.add_learner(*node));
         match adding.await {
             Ok(Ok(())) => tracing::info!(%node, "node follows the metadata"),
-            Ok(Err(error)) => tracing::warn!(%node, %error, "node cannot follow"),
+            Ok(Err(error)) => {
+                if let Some(left_out) = troubles.may_say(Trouble::ToFollow(*node)) {
+                    tracing::warn!(%node, %error, left_out, "node cannot follow");
+                }
+            }
             Err(_) => return,
         }
     }
@@ -171,7 +194,11 @@ pub(crate) async fn follow_nodes(metadata: &MetadataService, image: &MetadataIma
         let removing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.remove_learner(*node));
         match removing.await {
             Ok(Ok(())) => tracing::info!(%node, "node follows the metadata no more"),
-            Ok(Err(error)) => tracing::warn!(%node, %error, "learner cannot be removed"),
+            Ok(Err(error)) => {
+                if let Some(left_out) = troubles.may_say(Trouble::ToLeave(*node)) {
+                    tracing::warn!(%node, %error, left_out, "learner cannot be removed");
+                }
+            }
             Err(_) => return,
         }
     }
@@ -190,7 +217,11 @@ pub(crate) async fn follow_nodes(metadata: &MetadataService, image: &MetadataIma
     let changing = tokio::time::timeout(MEMBERSHIP_TIMEOUT, group.change_voters(wanted.clone()));
     match changing.await {
         Ok(Ok(())) => tracing::info!(voters = ?wanted, "the voters on the metadata"),
-        Ok(Err(error)) => tracing::warn!(voters = ?wanted, %error, "the voters cannot change"),
+        Ok(Err(error)) => {
+            if let Some(left_out) = troubles.may_say(Trouble::ToChangeVoters) {
+                tracing::warn!(voters = ?wanted, %error, left_out, "the voters cannot change");
+            }
+        }
         Err(_) => {}
     }
 }
@@ -202,6 +233,7 @@ pub(crate) async fn judge_sessions(
     timeout: Duration,
     sessions: &mut Sessions,
     image: &MetadataImage,
+    troubles: &Troubles,
 ) {
     let own = raft.node_id();
     let answers = raft.peers();
@@ -235,7 +267,11 @@ pub(crate) async fn judge_sessions(
         {
             Ok(_) if fenced => tracing::warn!(%node, "broker is silent, and fenced"),
             Ok(_) => tracing::info!(%node, "broker is back, and unfenced"),
-            Err(error) => tracing::warn!(%node, %error, "broker cannot be fenced or unfenced"),
+            Err(error) => {
+                if let Some(left_out) = troubles.may_say(Trouble::ToFence(node)) {
+                    tracing::warn!(%node, %error, left_out, "broker cannot be fenced or unfenced");
+                }
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use odradek_raft::seldom::Seldom;
 use odradek_raft::{GroupKey, RaftError};
 use tokio::sync::watch;
 
@@ -38,19 +39,26 @@ pub(super) struct Move {
     pub(super) wish: Assignment,
     pub(super) metadata: Arc<dyn MetadataLeader>,
     pub(super) images: watch::Receiver<Arc<MetadataImage>>,
+    /// Bounds what the log says of steps that fail: each is tried again with the next look.
+    pub(super) troubles: Arc<Seldom<GroupKey>>,
 }
 
 impl Move {
     pub(super) async fn carry_out(self) -> GroupKey {
         let key = self.partition.group().key();
         let (partition, step) = (Arc::clone(&self.partition), self.step.clone());
+        let troubles = Arc::clone(&self.troubles);
         let outcome = match tokio::time::timeout(STEP_TIMEOUT, self.try_carry_out()).await {
             Ok(outcome) => outcome,
             Err(_) => Err(MoveError::TimedOut),
         };
         match outcome {
             Ok(()) => tracing::info!(?partition, ?step, "reassignment goes on"),
-            Err(error) => tracing::warn!(?partition, ?step, %error, "reassignment is held up"),
+            Err(error) => {
+                if let Some(left_out) = troubles.may_say(key) {
+                    tracing::warn!(?partition, ?step, %error, left_out, "reassignment is held up");
+                }
+            }
         }
         key
     }

@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use odradek_protocol::ids::{LeaderEpoch, NodeId, Offset};
+use odradek_raft::seldom::Seldom;
 use odradek_raft::{GroupKey, Leadership};
 use tokio::sync::watch;
 
@@ -67,6 +68,8 @@ pub struct Supervisor {
     changes: Arc<LeadershipChanges>,
     led: HashMap<GroupKey, Led>,
     reports: Reports,
+    /// Bounds what the log says of partitions that nothing can be done for.
+    troubles: Arc<Seldom<GroupKey>>,
     moving: HashSet<GroupKey>,
     moves: FuturesUnordered<BoxFuture<'static, GroupKey>>,
 }
@@ -110,6 +113,7 @@ impl Supervisor {
             images,
             led: HashMap::new(),
             reports: Reports::default(),
+            troubles: Arc::default(),
             moving: HashSet::new(),
             moves: FuturesUnordered::new(),
         }
@@ -290,7 +294,11 @@ impl Supervisor {
                 Ok(followers) if followers.is_empty() => {}
                 Ok(followers) => led.in_sync.look(now, &followers),
                 Err(error) => {
-                    tracing::warn!(?partition, %error, "it is not known how far the replicas are");
+                    if let Some(left_out) = self.troubles.may_say(key) {
+                        tracing::warn!(
+                            ?partition, %error, left_out, "it is not known how far the replicas are"
+                        );
+                    }
                 }
             }
         }
@@ -364,6 +372,7 @@ impl Supervisor {
             wish,
             metadata: Arc::clone(&self.options.metadata),
             images: self.images.clone(),
+            troubles: Arc::clone(&self.troubles),
         };
         // A task, so that a step goes on whatever this one waits for.
         let task = tokio::spawn(next.carry_out());

@@ -18,12 +18,11 @@ use odradek_protocol::ids::NodeId;
 use odradek_raft::rpc::Signed;
 use odradek_raft::seldom::Seldom;
 use odradek_raft::{GroupKey, RaftNode};
-use tokio::time::Instant;
 
 use super::server::PeerService;
 use super::{LocalNode, PeerRequest};
 
-/// Which groups a node is refused by was said a while ago.
+/// What was said a while ago of a node's messages to a group.
 pub(super) type Refusals = Seldom<(NodeId, GroupKey)>;
 
 /// What nobody does who belongs here. It ends the connection.
@@ -99,9 +98,7 @@ impl Admission<'_> {
         let may_lead = replica.is_none_or(|replica| {
             replica.is_led_by(self.from, message.term()) || replica.may_be_led_by(self.from)
         }) || self.asked(|service| service.may_lead(self.from, group));
-        if !may_lead
-            && let Some(left_out) = self.refusals.may_say((self.from, group), Instant::now())
-        {
+        if !may_lead && let Some(left_out) = self.refusals.may_say((self.from, group)) {
             let (from, term) = (self.from, message.term());
             tracing::warn!(
                 %from, %group, term, left_out,
@@ -113,7 +110,7 @@ impl Admission<'_> {
 
     /// Says, now and then, that an entry has arrived damaged.
     pub(super) fn say_damaged(&self, group: GroupKey, index: u64, cause: &str) {
-        if let Some(left_out) = self.refusals.may_say((self.from, group), Instant::now()) {
+        if let Some(left_out) = self.refusals.may_say((self.from, group)) {
             let from = self.from;
             tracing::error!(%from, %group, index, cause, left_out, "an entry has arrived damaged");
         }

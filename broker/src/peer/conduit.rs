@@ -21,6 +21,7 @@ use odradek_protocol::codec::Uuid;
 use odradek_protocol::ids::NodeId;
 use odradek_raft::network::NetworkError;
 use odradek_raft::rpc::{AppendRequest, AppendResult};
+use odradek_raft::seldom::Seldom;
 use odradek_raft::wire::{self, Reader, WireError};
 use odradek_raft::{GroupKey, wire::Sink};
 use parking_lot::Mutex;
@@ -83,6 +84,8 @@ pub(super) struct Conduit {
     state: Mutex<State>,
     /// The task that moves bytes.
     session: AtomicWaker,
+    /// Bounds what the log says of streams that the other end refuses.
+    refusals: Seldom<GroupKey>,
 }
 
 #[derive(Debug, Default)]
@@ -151,6 +154,7 @@ impl Conduit {
             bounds,
             state: Mutex::default(),
             session: AtomicWaker::new(),
+            refusals: Seldom::default(),
         }
     }
 
@@ -392,8 +396,12 @@ impl Conduit {
                         }
                     }));
                     answers.close();
-                    if matches!(end, StreamEnd::Damaged | StreamEnd::TooMany) {
-                        tracing::warn!(%node, %group, ?end, "a replica refuses to be appended to");
+                    if matches!(end, StreamEnd::Damaged | StreamEnd::TooMany)
+                        && let Some(left_out) = self.refusals.may_say(group)
+                    {
+                        tracing::warn!(
+                            %node, %group, ?end, left_out, "a replica refuses to be appended to"
+                        );
                     }
                 }
             }

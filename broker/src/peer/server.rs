@@ -1,17 +1,14 @@
 //! The answering side: connections that other nodes have made.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use odradek_protocol::ids::NodeId;
 use odradek_raft::seldom::Seldom;
 use odradek_raft::{GroupKey, RaftNode};
-use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -25,11 +22,6 @@ use super::link;
 use super::metrics::{self, ServedConnection, Traffic};
 use super::{Caller, PeerIdentity, PeerReply, PeerRequest, Peers};
 use crate::memory::MemoryBudget;
-
-/// Refusals of one cause are logged this often.
-const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(10);
-/// Lines of one kind in that time.
-const LINES_MAX: usize = 20;
 
 /// What the broker answers other nodes. Replication is not among it: that goes to the groups.
 pub trait PeerService: Send + Sync + 'static {
@@ -60,8 +52,9 @@ pub struct PeerServer {
     known: KnownPeers,
     /// Memory for large frames of all nodes together.
     incoming: Arc<MemoryBudget>,
-    refusals_logged: Mutex<HashMap<&'static str, Instant>>,
-    /// Bounds what the log says of messages that are refused.
+    /// Bounds what the log says of nodes that are not let in, by the cause.
+    not_let_in: Seldom<&'static str>,
+    /// Bounds what it says of messages that are refused.
     refusals: Refusals,
     /// Bounds what it says of connections that are closed.
     closings: Seldom<NodeId>,
@@ -106,9 +99,9 @@ impl PeerServer {
             raft,
             service: OnceLock::new(),
             known: KnownPeers::default(),
-            refusals_logged: Mutex::default(),
-            refusals: Refusals::new(REFUSALS_LOGGED_EVERY, LINES_MAX),
-            closings: Seldom::new(REFUSALS_LOGGED_EVERY, LINES_MAX),
+            not_let_in: Seldom::default(),
+            refusals: Refusals::default(),
+            closings: Seldom::default(),
         })
     }
 
@@ -196,7 +189,7 @@ impl PeerServer {
             () = place.close.notified() => return PeerEnd::Replaced,
         };
         if end.is_fault()
-            && let Some(left_out) = self.closings.may_say(from, tokio::time::Instant::now())
+            && let Some(left_out) = self.closings.may_say(from)
         {
             let address = arrival.address;
             tracing::warn!(
@@ -256,15 +249,9 @@ impl PeerServer {
         if matches!(refusal, Refusal::OwnConnection) {
             return;
         }
-        let now = Instant::now();
-        let mut logged = self.refusals_logged.lock();
-        let recently = logged
-            .get(refusal.cause())
-            .is_some_and(|at| now.duration_since(*at) < REFUSALS_LOGGED_EVERY);
-        if !recently {
-            logged.insert(refusal.cause(), now);
+        if let Some(left_out) = self.not_let_in.may_say(refusal.cause()) {
             let from = hello.from.node_id;
-            tracing::warn!(%from, %address, %refusal, "a node is refused");
+            tracing::warn!(%from, %address, %refusal, left_out, "a node is refused");
         }
     }
 

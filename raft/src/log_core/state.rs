@@ -15,8 +15,8 @@ use crate::error::RaftError;
 use crate::journal::{self, Journal};
 use crate::membership::GroupMembership;
 use crate::types::{
-    AppendOutcome, BatchCommand, Command, Entry, LogId, Payload, RaftIndex, Stamp,
-    StoredMembership, epoch_of, term_of,
+    AppendOutcome, BatchCommand, Command, Entry, LogId, Membership, Payload, RaftIndex, Stamp,
+    epoch_of, term_of,
 };
 use crate::waiter::CommitWaiter;
 
@@ -90,29 +90,35 @@ pub(super) struct Run {
 }
 
 impl State {
-    /// The newest entry about who takes part.
-    pub(super) fn last_membership(&self) -> StoredMembership {
-        let last = self.map.next_index().get().saturating_sub(1);
-        self.map.membership_at(RaftIndex::new(last))
-    }
-
+    /// Who takes part, by the newest entry about that.
     pub(super) fn members(&self) -> GroupMembership {
-        let newest = self.last_membership();
-        let committed = newest.log_id().is_some() && *newest.log_id() <= self.applied;
-        GroupMembership::of(newest.membership(), committed)
+        let (id, newest) = self.newest_membership();
+        GroupMembership::of(newest, self.is_committed(id))
     }
 
-    /// Who took part before the newest entry about that.
-    pub(super) fn members_before(&self) -> GroupMembership {
-        let newest = self.last_membership();
-        let index = newest.log_id().as_ref().map(|id| id.index());
-        match index.and_then(|index| index.checked_sub(1)) {
-            Some(before) => {
-                let before = self.map.membership_at(RaftIndex::new(before));
-                GroupMembership::of(before.membership(), true)
-            }
-            None => GroupMembership::default(),
-        }
+    /// What the newest entry about who takes part says, and which that is.
+    fn newest_membership(&self) -> (Option<LogId>, &Membership) {
+        let last = self.map.next_index().get().saturating_sub(1);
+        self.map.look_at_membership(RaftIndex::new(last))
+    }
+
+    /// Who took part before the newest entry about that, as long as it is not known to be committed. There is
+    /// one such entry at most: whichever decides is one of the two.
+    pub(super) fn membership_before(&self) -> Option<&Membership> {
+        let (id, _) = self.newest_membership();
+        let id = id.filter(|_| !self.is_committed(id))?;
+        let before = id.index().checked_sub(1)?;
+        Some(self.map.look_at_membership(RaftIndex::new(before)).1)
+    }
+
+    /// Whether this is so by any of the memberships that may decide.
+    pub(super) fn may_be_so(&self, is_so: impl Fn(&Membership) -> bool) -> bool {
+        let (_, newest) = self.newest_membership();
+        is_so(newest) || self.membership_before().is_some_and(is_so)
+    }
+
+    fn is_committed(&self, id: Option<LogId>) -> bool {
+        id.is_some() && id <= self.applied
     }
 
     pub(super) fn flush_target(&self) -> FlushTarget {

@@ -9,12 +9,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
-use rand::Rng;
 
 use super::cluster::{Cluster, Shape};
+use super::drawn::Drawn;
 use super::{for_seeds, simulate};
 
 /// Three voters whose own clocks notice that a leader is gone.
@@ -26,26 +25,13 @@ const CLOCKED: Shape = Shape {
 };
 /// Three voters with failure detectors.
 const THREE: Shape = Shape {
-    voters: 3,
-    spares: 0,
     detects: true,
-    compacts: false,
+    ..CLOCKED
 };
 /// Five voters with failure detectors.
-const FIVE: Shape = Shape {
-    voters: 5,
-    spares: 0,
-    detects: true,
-    compacts: false,
-};
+const FIVE: Shape = Shape { voters: 5, ..THREE };
 /// Three voters that change places with two others.
-const MOVING: Shape = Shape {
-    voters: 3,
-    spares: 2,
-    detects: true,
-    compacts: false,
-};
-
+const MOVING: Shape = Shape { spares: 2, ..THREE };
 /// The same, of replicas that compact their logs and have to be given records.
 const COMPACTING: Shape = Shape {
     compacts: true,
@@ -53,30 +39,21 @@ const COMPACTING: Shape = Shape {
 };
 
 async fn step(cluster: &mut Cluster, shape: Shape) {
-    let one = cluster.any_node();
-    let other = cluster.any_node();
-    let index = cluster.random.random_range(0..cluster.replicas.len());
-    let action = cluster.random.random_range(0..128);
-    cluster
-        .trace
-        .push(format!("{action} {one} {other} {index}"));
+    let Drawn {
+        one,
+        other,
+        index,
+        action,
+    } = cluster.draw(128);
     match action {
         0..45 => cluster.produce(),
         45..50 => cluster.network.cut(one, other),
         50..54 => cluster.network.cut_one_way(one, other),
         54..64 => cluster.network.heal(),
-        64..70 => {
-            let delay = Duration::from_millis(cluster.random.random_range(0..40));
-            cluster.network.delay(one, other, delay);
-        }
+        64..70 => cluster.delay(one, other, 40),
         70..74 => cluster.kill(index, true).await,
         74..84 => cluster.start_replica(index).await,
-        84..88 => {
-            if let Some(leader) = cluster.leaders().first() {
-                // Both outcomes are fine: the one asked for may be cut off.
-                let _ = leader.transfer_leader(one).await;
-            }
-        }
+        84..88 => cluster.hand_over(one).await,
         88..90 => cluster.advance_log_start(),
         90..100 if shape.compacts => cluster.compact(index),
         100..106 if shape.detects => cluster.network.freeze(one),
@@ -86,14 +63,7 @@ async fn step(cluster: &mut Cluster, shape: Shape) {
         120..128 if shape.spares > 0 => cluster.change_voters(),
         _ => {}
     }
-    // Beside a lease of 400 ms the usual pauses are short.
-    let longest = if shape.detects && cluster.random.random_ratio(1, 6) {
-        900
-    } else {
-        150
-    };
-    let pause = cluster.random.random_range(0..longest);
-    cluster.pass(Duration::from_millis(pause)).await;
+    cluster.pause(shape.detects.then_some(6)).await;
 }
 
 /// What was done, what was shown, how many batches were acknowledged; and of a group that compacts,
@@ -105,9 +75,7 @@ async fn run(seed: u64, shape: Shape, steps: usize) -> Outcome {
     for _ in 0..steps {
         step(&mut cluster, shape).await;
     }
-    let members = cluster.settle().await;
-    cluster.what_was_shown_stays();
-    cluster.nothing_is_lost(&members);
+    cluster.end().await;
     let acknowledged = cluster.acknowledged.lock().len();
     let nodes = cluster.replicas.iter().filter_map(|it| it.group.as_ref());
     let given = cluster.given + nodes.map(|group| group.transfers.opened()).sum::<u64>();

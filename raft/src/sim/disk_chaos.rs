@@ -5,11 +5,9 @@
 //! lost, whatever else happens meanwhile.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use rand::Rng;
 
 use super::cluster::{Cluster, Shape};
+use super::drawn::Drawn;
 use super::for_seeds;
 
 const THREE: Shape = Shape {
@@ -26,29 +24,21 @@ const COMPACTING: Shape = Shape {
 };
 
 async fn step(cluster: &mut Cluster, shape: Shape) {
-    let one = cluster.any_node();
-    let other = cluster.any_node();
-    let index = cluster.random.random_range(0..cluster.replicas.len());
-    let action = cluster.random.random_range(0..128);
-    cluster
-        .trace
-        .push(format!("{action} {one} {other} {index}"));
+    let Drawn {
+        one,
+        other,
+        index,
+        action,
+    } = cluster.draw(128);
     match action {
         0..40 => cluster.produce(),
         40..44 => cluster.network.cut(one, other),
         44..47 => cluster.network.cut_one_way(one, other),
         47..56 => cluster.network.heal(),
-        56..60 => {
-            let delay = Duration::from_millis(cluster.random.random_range(0..40));
-            cluster.network.delay(one, other, delay);
-        }
+        56..60 => cluster.delay(one, other, 40),
         60..64 => cluster.kill(index, true).await,
         64..78 => cluster.start_replica(index).await,
-        78..81 => {
-            if let Some(leader) = cluster.leaders().first() {
-                let _ = leader.transfer_leader(one).await;
-            }
-        }
+        78..81 => cluster.hand_over(one).await,
         81..83 => cluster.advance_log_start(),
         83..86 => cluster.network.freeze(one),
         86..94 => cluster.network.thaw(one),
@@ -60,13 +50,7 @@ async fn step(cluster: &mut Cluster, shape: Shape) {
         114..128 if shape.spares == 0 => cluster.restore_voters(),
         _ => {}
     }
-    let longest = if cluster.random.random_ratio(1, 6) {
-        900
-    } else {
-        150
-    };
-    let pause = cluster.random.random_range(0..longest);
-    cluster.pass(Duration::from_millis(pause)).await;
+    cluster.pause(Some(6)).await;
 }
 
 fn survives(shape: Shape, seeds: u64) {
@@ -76,9 +60,7 @@ fn survives(shape: Shape, seeds: u64) {
         for _ in 0..steps {
             step(&mut cluster, shape).await;
         }
-        let members = cluster.settle().await;
-        cluster.what_was_shown_stays();
-        cluster.nothing_is_lost(&members);
+        cluster.end().await;
         eprintln!(
             "seed {seed}: {} acknowledged, {} disks lost, {} compactions",
             cluster.acknowledged.lock().len(),

@@ -9,6 +9,7 @@ mod compacting;
 mod crash;
 mod cutting;
 mod disk_chaos;
+mod drawn;
 mod failover;
 mod invariants;
 mod joining;

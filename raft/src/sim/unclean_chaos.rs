@@ -6,11 +6,8 @@
 //! when it began: nothing that is acknowledged in an incarnation is lost in it, no batch of an earlier
 //! one comes in, and in the end all replicas have the same.
 
-use std::time::Duration;
-
-use rand::Rng;
-
 use super::cluster::{Cluster, Shape};
+use super::drawn::Drawn;
 use super::for_seeds;
 
 const THREE: Shape = Shape {
@@ -21,23 +18,19 @@ const THREE: Shape = Shape {
 };
 
 async fn step(cluster: &mut Cluster) {
-    let one = cluster.any_node();
-    let other = cluster.any_node();
-    let index = cluster.random.random_range(0..cluster.replicas.len());
-    let action = cluster.random.random_range(0..100);
-    cluster
-        .trace
-        .push(format!("{action} {one} {other} {index}"));
+    let Drawn {
+        one,
+        other,
+        index,
+        action,
+    } = cluster.draw(100);
     match action {
         0..40 => cluster.produce(),
         40..46 => cluster.network.cut(one, other),
         46..49 => cluster.network.cut_one_way(one, other),
         49..56 => cluster.network.heal(),
-        56..62 => {
-            // What was sent in one incarnation arrives in another.
-            let delay = Duration::from_millis(cluster.random.random_range(0..400));
-            cluster.network.delay(one, other, delay);
-        }
+        // What was sent in one incarnation arrives in another.
+        56..62 => cluster.delay(one, other, 400),
         62..65 => cluster.kill(index, true).await,
         65..73 => cluster.start_replica(index).await,
         73..75 => cluster.advance_log_start(),
@@ -46,19 +39,9 @@ async fn step(cluster: &mut Cluster) {
         88..91 => cluster.learn_and_die(index).await,
         91..98 => cluster.restore_voters(),
         98..99 => cluster.kill_all().await,
-        _ => {
-            if let Some(leader) = cluster.leaders().first() {
-                let _ = leader.transfer_leader(one).await;
-            }
-        }
+        _ => cluster.hand_over(one).await,
     }
-    let longest = if cluster.random.random_ratio(1, 5) {
-        900
-    } else {
-        150
-    };
-    let pause = cluster.random.random_range(0..longest);
-    cluster.pass(Duration::from_millis(pause)).await;
+    cluster.pause(Some(5)).await;
 }
 
 #[test]
@@ -68,9 +51,7 @@ fn incarnations_are_never_merged_and_lose_nothing_of_their_own() {
         for _ in 0..120 {
             step(&mut cluster).await;
         }
-        let members = cluster.settle().await;
-        cluster.what_was_shown_stays();
-        cluster.nothing_is_lost(&members);
+        let members = cluster.end().await;
         eprintln!(
             "seed {seed}: {} batches shown, {} acknowledged, last group {}",
             cluster.seen.len(),

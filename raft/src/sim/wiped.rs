@@ -171,6 +171,36 @@ fn a_leader_that_is_left_out_hands_over_to_a_voter() {
     });
 }
 
+/// By the members alone it would not be listened to: its removal is committed before it has handed over.
+#[test]
+fn a_leader_that_is_left_out_is_taken_for_the_leader_until_it_has_handed_over() {
+    simulate(1, async {
+        let three = Three::start().await;
+        let (leader, follower) = (three.groups[0].clone(), three.groups[2].clone());
+        let term = leader.leadership().epoch().unwrap().get() as u64;
+        let others = BTreeSet::from([node(2), node(3)]);
+        let changing = leader.clone();
+        let wanted = others.clone();
+        tokio::spawn(async move { changing.change_voters(wanted).await });
+        while !follower.membership().is_settled_on(&others) {
+            assert!(follower.is_led_by(node(1), term) && follower.may_be_led_by(node(1)));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(follower.is_led_by(node(1), term) && !follower.may_be_led_by(node(1)));
+        assert!(!follower.has_member(node(1)));
+        // Nobody else led this term, and it leads no other.
+        assert!(!follower.is_led_by(node(2), term) && !follower.is_led_by(node(3), term));
+        assert!(!follower.is_led_by(node(1), term + 1));
+        let (successor, _) = three.successor_of(0).await;
+        let epoch = three.groups[successor].leadership().epoch().unwrap();
+        eventually("the new leader is followed", &three.groups, || {
+            follower.is_led_by(VOTERS.map(node)[successor], epoch.get() as u64)
+        })
+        .await;
+        assert!(!follower.is_led_by(node(1), term));
+    });
+}
+
 /// A candidate that fails has the leader that was left out vote in a later term; the voters must
 /// hear nevertheless that it leads no more.
 #[test]

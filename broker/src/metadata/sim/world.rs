@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::checker::{Answered, Checker};
 use super::commands::{self, Command};
 use crate::clock::ManualClock;
-use crate::cluster::duties::{follow_nodes, judge_sessions, name_cluster};
+use crate::cluster::duties::{Troubles, follow_nodes, judge_sessions, name_cluster};
 use crate::cluster::sessions::Sessions;
 use crate::metadata::checkpoint::CheckpointId;
 use crate::metadata::checkpoint::fetch::{CheckpointSource, FetchError};
@@ -457,11 +457,12 @@ fn registration(number: i32, starts: u64) -> Registration {
 /// What the metadata leader does without being asked.
 async fn lead(service: Arc<MetadataService>, raft: Arc<RaftNode>) {
     let mut sessions = Sessions::default();
+    let troubles = Troubles::default();
     loop {
         if service.is_leading() {
             let image = service.image();
-            follow_nodes(&service, &image).await;
-            judge_sessions(&service, &raft, SESSION, &mut sessions, &image).await;
+            follow_nodes(&service, &image, &troubles).await;
+            judge_sessions(&service, &raft, SESSION, &mut sessions, &image, &troubles).await;
         } else {
             sessions = Sessions::default();
         }
