@@ -253,6 +253,7 @@ impl From<StorageError> for PartitionError {
         match error {
             StorageError::OffsetOutOfRange { requested, .. } => Self::OffsetOutOfRange(requested),
             StorageError::Offline { cause, .. } => Self::Offline(cause.into()),
+            StorageError::Deleted { .. } => Self::NotLeader { leader: None },
             StorageError::Io { .. }
             | StorageError::NotNext { .. }
             | StorageError::StaleEpoch { .. }
