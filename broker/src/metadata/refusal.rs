@@ -235,7 +235,8 @@ pub enum Refusal {
         /// Replicas asked for.
         to: usize,
     },
-    /// A broker of this id is registered with another disk. Which one is not said to who does not have it.
+    /// A broker of this id is registered with another disk. Which one is for nobody to hear who does not have
+    /// it: its id is what the disk is known by.
     #[error(
         "broker {node} is registered with another data directory than {directory}: an empty disk must \
          not pass for the one that its replicas were on. To replace the broker for good, stop it, run \
@@ -247,8 +248,6 @@ pub enum Refusal {
         node: NodeId,
         /// Id of the directory that it comes with.
         directory: String,
-        /// Id of the directory that it is registered with.
-        known: String,
     },
     /// What a node says of itself cannot be.
     #[error("node {node} cannot be registered: {what}")]

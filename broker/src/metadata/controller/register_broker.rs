@@ -126,7 +126,7 @@ pub fn check_newcomer(
     if let Some(known) = image.broker(node)
         && !known.log_dirs.contains(&directory)
     {
-        return Err(other_directory(node, directory, known));
+        return Err(other_directory(node, directory));
     }
     check_directory(image, node, directory)?;
     check_voters(image, node, voters)
@@ -149,18 +149,13 @@ fn check_directories(
     }
     let first = registration.log_dirs.first().copied();
     let node = registration.broker_id;
-    Err(other_directory(node, first.unwrap_or(Uuid::ZERO), known))
+    Err(other_directory(node, first.unwrap_or(Uuid::ZERO)))
 }
 
-fn other_directory(node: NodeId, directory: Uuid, known: &BrokerRegistration) -> Refusal {
+fn other_directory(node: NodeId, directory: Uuid) -> Refusal {
     Refusal::OtherDirectory {
         node,
         directory: TopicId::from(directory).to_string(),
-        known: known
-            .log_dirs
-            .first()
-            .map(|id| TopicId::from(*id).to_string())
-            .unwrap_or_default(),
     }
 }
 

@@ -161,8 +161,6 @@ pub enum VoterRefusal {
         node: NodeId,
         /// Id of the directory that it comes with.
         directory: TopicId,
-        /// Id of the directory that votes.
-        known: TopicId,
     },
     /// A controller of this id is registered with another disk, and the voters are fixed.
     #[error(
@@ -176,8 +174,6 @@ pub enum VoterRefusal {
         node: NodeId,
         /// Id of the directory that it comes with.
         directory: TopicId,
-        /// Id of the directory that it is registered with.
-        known: TopicId,
     },
 }
 
@@ -255,25 +251,21 @@ pub fn check_directory(
 ) -> Result<(), VoterRefusal> {
     if image.has_voter_records() {
         let voter = image.voters().iter().find(|voter| voter.id == node);
-        return match voter.filter(|voter| voter.directory != directory) {
-            Some(voter) => Err(VoterRefusal::OtherDirectory {
+        return match voter.is_some_and(|voter| voter.directory != directory) {
+            true => Err(VoterRefusal::OtherDirectory {
                 node,
                 directory: directory.into(),
-                known: voter.directory.into(),
             }),
-            None => Ok(()),
+            false => Ok(()),
         };
     }
-    let known = image
-        .controller(node)
-        .filter(|known| !known.directory.is_zero() && known.directory != directory);
-    match known {
-        Some(known) => Err(VoterRefusal::OtherFixedDirectory {
+    let known = image.controller(node).map(|known| known.directory);
+    match known.is_some_and(|known| !known.is_zero() && known != directory) {
+        true => Err(VoterRefusal::OtherFixedDirectory {
             node,
             directory: directory.into(),
-            known: known.directory.into(),
         }),
-        None => Ok(()),
+        false => Ok(()),
     }
 }
 
