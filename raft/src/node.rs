@@ -367,14 +367,7 @@ impl RaftNode {
         let with_others = !spec.bootstrap || spec.voters != [self.options.node_id];
         let voted_before = votes.get(key).map(|vote| vote.leader_id.term);
         if with_others && voted_before.is_none() {
-            // From here on a replica without a vote has lost it.
-            let (disk, dir) = (self.options.disk.clone(), dir.clone());
-            if !blocking(move || Ok(open::has_journal(&*disk, &dir))).await? {
-                votes
-                    .save(key, Vote::new(0, me))
-                    .await
-                    .map_err(|error| RaftError::io("save a vote", error))?;
-            }
+            self.begin_voting(&votes, key, dir.clone()).await?;
         }
         let left = self.prepare_entry(&votes, &spec, voted_before).await?;
         let bootstraps = spec.bootstrap;
@@ -420,22 +413,7 @@ impl RaftNode {
                 detail: "it has voted, and there is no log".into(),
             });
         }
-        let last_term = map.last_term();
-        let vote_term = votes.get(key).map(|vote| vote.leader_id.term);
-        // The vote file is behind the log that was written under its votes: it is lost or damaged.
-        // The only voter cannot have promised its vote to anybody else; another could vote twice in
-        // one term.
-        if sole_voter {
-            if last_term > 0 && vote_term.is_none_or(|term| term < last_term) {
-                tracing::warn!(group = %key, last_term, "the vote is lost; taken from the log");
-                votes.adopt(key, Vote::new(last_term, me));
-            }
-        } else if vote_term.is_none_or(|term| term < last_term) {
-            return Err(RaftError::VoteLost {
-                group: key,
-                last_term,
-            });
-        }
+        require_vote(&votes, key, map.last_term(), sole_voter.then_some(me))?;
         let vote = votes.get(key);
         if let Some(vote) = &vote {
             shared.vote_found(vote);
@@ -498,6 +476,24 @@ impl RaftNode {
             transfers: self.transfers.clone(),
         });
         Ok((Arc::new(group), found))
+    }
+
+    /// Has a replica without a journal that takes part with others begin with a vote for nobody else: from here
+    /// on one without a vote has lost it.
+    async fn begin_voting(
+        &self,
+        votes: &Arc<VoteFile>,
+        key: GroupKey,
+        dir: PathBuf,
+    ) -> Result<(), RaftError> {
+        let disk = self.options.disk.clone();
+        if blocking(move || Ok(open::has_journal(&*disk, &dir))).await? {
+            return Ok(());
+        }
+        votes
+            .save(key, Vote::new(0, raft_id(self.options.node_id)))
+            .await
+            .map_err(|error| RaftError::io("save a vote", error))
     }
 
     /// Before a replica enters a later incarnation than that of its journal: has it vote in no term of the
@@ -633,6 +629,32 @@ impl Drop for RaftNode {
     fn drop(&mut self) {
         self.stop_probing();
     }
+}
+
+/// Makes sure that the vote of a group is not behind the log that was written under it: its file is lost or damaged
+/// then. The only voter, which is told as `alone`, cannot have promised its vote to anybody else; another could
+/// vote twice in one term.
+fn require_vote(
+    votes: &VoteFile,
+    key: GroupKey,
+    last_term: u64,
+    alone: Option<u64>,
+) -> Result<(), RaftError> {
+    let known = votes.get(key).map(|vote| vote.leader_id.term);
+    if known.is_some_and(|term| term >= last_term) {
+        return Ok(());
+    }
+    let Some(me) = alone else {
+        return Err(RaftError::VoteLost {
+            group: key,
+            last_term,
+        });
+    };
+    if last_term > 0 {
+        tracing::warn!(group = %key, last_term, "the vote is lost; taken from the log");
+        votes.adopt(key, Vote::new(last_term, me));
+    }
+    Ok(())
 }
 
 fn raft_config(options: &RaftNodeOptions) -> Result<Arc<Config>, RaftError> {

@@ -50,21 +50,7 @@ pub(crate) fn open(
     now: TimestampMs,
 ) -> Result<OpenedLog, RaftError> {
     let dir = spec.dir.as_path();
-    let damaged = |detail: String| RaftError::JournalDamaged {
-        group: spec.key,
-        detail,
-    };
-    disk.create_dir_all(dir)
-        .map_err(|error| RaftError::io(format!("make {}", dir.display()), error))?;
-    if odradek_storage::finish_adoption(&*disk, dir)? {
-        tracing::info!(group = %spec.key, "a log that was received takes its place");
-    }
-    if !clean_shutdown {
-        // Of a process that failed to sync it, the page cache may hold more than the disk.
-        let journal = dir.join(crate::journal::FILE_NAME);
-        disk.settle_file(&journal)
-            .map_err(|error| RaftError::io(format!("settle {}", journal.display()), error))?;
-    }
+    prepare_directory(&*disk, spec, clean_shutdown)?;
     // A later incarnation is begun by its founder's log alone.
     let begins = spec.bootstrap && spec.key.incarnation == Incarnation::FIRST;
     let bootstrap = begins.then(|| bootstrap_membership(&spec.voters));
@@ -89,22 +75,16 @@ pub(crate) fn open(
         // Nothing of it is wanted, and half of it may be gone.
         odradek_storage::remove_log(&*disk, dir)?;
     }
+    let rebuilding = rebuilding(&*disk, spec, &map)?;
+    let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
+    // One that is being rebuilt may have been the only voter long ago.
+    let sole_voter = rebuilding.is_none() && membership.membership().voter_ids().eq([me]);
     // The only voter takes no batch before the first entry of its term is durable, so that every
     // whole batch in its log belongs to a term that the journal knows. If one does not, the
     // journal is damaged, and cutting the log would throw acknowledged records away. With
     // write.caching a power cut may leave such batches, and nothing was promised of them.
-    let membership = map.membership_at(RaftIndex::new(map.next_index().get().saturating_sub(1)));
-    // One that is being rebuilt may have been the only voter long ago.
-    let mut rebuilding = emptied::read(&*disk, dir, spec.key)?;
-    if rebuilding.is_some_and(|it| it.is_older_than(map.incarnation())) {
-        // It was being rebuilt when it founded this incarnation, with what it had.
-        emptied::remove(&*disk, dir)?;
-        rebuilding = None;
-    }
-    let mut sole_voter = rebuilding.is_none() && membership.membership().voter_ids().eq([me]);
     let strict = sole_voter && !spec.log_config.write_caching;
-
-    let mut log = open_log(
+    let log = open_log(
         disk.clone(),
         health,
         spec,
@@ -113,149 +93,244 @@ pub(crate) fn open(
         strict,
         now,
     )?;
-    finish_change(&mut log, &mut journal, &mut map, now)?;
-    let start_offset = map.purged().start_offset;
-    let kept_from = map.purged().kept_from();
-    if log.next_offset() < start_offset && kept_from < start_offset {
-        // Records that no entry stands for any more were durable before their entries went.
-        return Err(damaged(format!(
-            "records from {kept_from} to {start_offset} should be there, and the log ends at {}",
-            log.next_offset()
-        )));
-    }
-    if log.next_offset() < start_offset {
-        // A crash came between the journal's word that the log starts here and the segments.
-        log.restart_at(start_offset, now)?;
-    }
-    if log.log_start() > kept_from {
-        return Err(damaged(format!(
-            "the log starts at {}, the journal at {kept_from}",
-            log.log_start()
-        )));
-    }
-    if log.next_offset() < map.durable_end() && !spec.log_config.write_caching {
-        return Err(RaftError::LogLost {
-            group: spec.key,
-            detail: format!(
-                "it ends at {}, and had been stored up to {}",
-                log.next_offset(),
-                map.durable_end()
-            ),
-        });
-    }
-    let dropped = map.drop_marks_beyond(log.next_offset());
-    count_batches(&mut log, &mut map)?;
-    if map.next_offset() < log.next_offset() {
-        if strict || map.next_offset() < log.recovery_point() {
-            return Err(damaged(format!(
-                "it knows the log up to {}, and the log holds durable records up to {}; nothing was cut",
-                map.next_offset(),
-                log.next_offset()
-            )));
-        }
-        // Batches of a term whose first entry never became durable, in a part of the log that
-        // recovery did not have to read.
-        log.truncate_to(map.next_offset(), now)?;
-    }
-    if torn_bytes > 0 {
-        tracing::warn!(group = %spec.key, torn_bytes, "cutting a torn tail off the journal");
-        journal
-            .cut_tail()
-            .map_err(|error| RaftError::io("cut the journal", error))?;
-    }
-    if dropped {
-        rewrite(&mut journal, &map)?;
-    }
-    log.set_log_start(kept_from, now)?;
+    let mut opening = Opening {
+        disk,
+        spec,
+        me,
+        now,
+        log,
+        journal,
+        map,
+        rebuilding,
+        sole_voter,
+    };
+    opening.finish_change()?;
+    let kept_from = opening.map.purged().kept_from();
+    opening.require_what_was_stored(kept_from)?;
+    opening.cut_to_what_both_know(strict, torn_bytes)?;
+    opening.log.set_log_start(kept_from, now)?;
     match entry {
         Entry::Stay | Entry::StartOver | Entry::Begin => {}
-        Entry::Found => {
-            let mut all = log.flush_target();
-            all.add(journal.file());
-            all.sync()
-                .map_err(|error| RaftError::io("sync the log", error))?;
-            let from = map.incarnation();
-            incarnation::found(&mut map, spec.key.incarnation, me);
-            let end = map.next_offset();
-            rewrite(&mut journal, &map)?;
-            finish_change(&mut log, &mut journal, &mut map, now)?;
-            if rebuilding.take().is_some() {
-                emptied::remove(&*disk, dir)?;
-            }
-            sole_voter = true;
-            tracing::warn!(
-                group = %spec.key, %from, %end,
-                "this replica begins a new incarnation: what others have beyond its end is given up"
-            );
-        }
-        Entry::Join(kept_end) => {
-            let begun = Rebuilding::until_begun(spec.key.incarnation);
-            emptied::write(&*disk, dir, begun)?;
-            let (index, offset) = cut_of(&map, &log, kept_end, spec.key.incarnation)?;
-            let (from, end) = (map.incarnation(), map.next_offset());
-            map.join(spec.key.incarnation, index, offset);
-            rewrite(&mut journal, &map)?;
-            finish_change(&mut log, &mut journal, &mut map, now)?;
-            rebuilding = Some(begun);
-            sole_voter = false;
-            tracing::warn!(
-                group = %spec.key, %from, %end, kept = %offset,
-                "this replica joins a new incarnation: what it has beyond what is shared is cut off"
-            );
+        Entry::Found => opening.found_incarnation()?,
+        Entry::Join(kept_end) => opening.join_incarnation(kept_end)?,
+    }
+    let first = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
+    let preferred = first && membership.voter_ids().any(|voter| voter == me);
+    opening.opened(made, preferred)
+}
+
+/// Makes the directory, and has in it what is on the disk.
+fn prepare_directory(
+    disk: &dyn Disk,
+    spec: &GroupSpec,
+    clean_shutdown: bool,
+) -> Result<(), RaftError> {
+    let dir = spec.dir.as_path();
+    disk.create_dir_all(dir)
+        .map_err(|error| RaftError::io(format!("make {}", dir.display()), error))?;
+    if odradek_storage::finish_adoption(disk, dir)? {
+        tracing::info!(group = %spec.key, "a log that was received takes its place");
+    }
+    if !clean_shutdown {
+        // Of a process that failed to sync it, the page cache may hold more than the disk.
+        let journal = dir.join(journal::FILE_NAME);
+        disk.settle_file(&journal)
+            .map_err(|error| RaftError::io(format!("settle {}", journal.display()), error))?;
+    }
+    Ok(())
+}
+
+/// How far the replica is rebuilt, if it is.
+fn rebuilding(
+    disk: &dyn Disk,
+    spec: &GroupSpec,
+    map: &EntryMap,
+) -> Result<Option<Rebuilding>, RaftError> {
+    let found = emptied::read(disk, &spec.dir, spec.key)?;
+    if found.is_some_and(|it| it.is_older_than(map.incarnation())) {
+        // It was being rebuilt when it founded this incarnation, with what it had.
+        emptied::remove(disk, &spec.dir)?;
+        return Ok(None);
+    }
+    Ok(found)
+}
+
+/// A log on its way back.
+struct Opening<'a> {
+    disk: Arc<dyn Disk>,
+    spec: &'a GroupSpec,
+    me: u64,
+    now: TimestampMs,
+    log: Log,
+    journal: Journal,
+    map: EntryMap,
+    rebuilding: Option<Rebuilding>,
+    sole_voter: bool,
+}
+
+impl Opening<'_> {
+    fn damaged(&self, detail: String) -> RaftError {
+        RaftError::JournalDamaged {
+            group: self.spec.key,
+            detail,
         }
     }
 
-    let applied_end = committed_end(&map, sole_voter);
-    let applied = applied_end
-        .get()
-        .checked_sub(1)
-        .and_then(|last| map.log_id_at(RaftIndex::new(last)));
-    let log_start = map.log_start_before(applied_end);
-    let high_watermark = high_watermark(&map, applied_end);
-    log.reader().begin_at_high_watermark(high_watermark)?;
-    let first = spec.voters.first().copied().map(crate::types::raft_id) == Some(me);
-    Ok(OpenedLog {
-        log,
-        journal,
-        applied,
-        log_start,
-        high_watermark,
-        sole_voter,
-        made,
-        part: emptied::part_found(rebuilding, map.last_log_id()),
-        preferred: first && membership.voter_ids().any(|voter| voter == me),
-        map,
-    })
+    fn rewrite_journal(&mut self) -> Result<(), RaftError> {
+        rewrite(&mut self.journal, &self.map)
+    }
+
+    /// Does to the segments what the journal says is to be done, and has it say so no more.
+    fn finish_change(&mut self) -> Result<(), RaftError> {
+        let Some(pending) = self.map.pending() else {
+            return Ok(());
+        };
+        let log = &mut self.log;
+        let is_done = match pending {
+            Pending::Cut(offset) => log.next_offset() <= offset,
+            Pending::Restart(offset) => log.next_offset() == offset && log.size_bytes() == 0,
+        };
+        if !is_done {
+            carry_out(log, pending, self.now)?;
+        }
+        log.flush_target()
+            .sync()
+            .map_err(|error| RaftError::io("sync the log", error))?;
+        self.map.is_carried_out();
+        self.rewrite_journal()
+    }
+
+    /// Makes sure that the segments hold what the journal says was durable, from `kept_from` on.
+    fn require_what_was_stored(&mut self, kept_from: Offset) -> Result<(), RaftError> {
+        let start_offset = self.map.purged().start_offset;
+        if self.log.next_offset() < start_offset && kept_from < start_offset {
+            // Records that no entry stands for any more were durable before their entries went.
+            return Err(self.damaged(format!(
+                "records from {kept_from} to {start_offset} should be there, and the log ends at {}",
+                self.log.next_offset()
+            )));
+        }
+        if self.log.next_offset() < start_offset {
+            // A crash came between the journal's word that the log starts here and the segments.
+            self.log.restart_at(start_offset, self.now)?;
+        }
+        if self.log.log_start() > kept_from {
+            return Err(self.damaged(format!(
+                "the log starts at {}, the journal at {kept_from}",
+                self.log.log_start()
+            )));
+        }
+        let durable_end = self.map.durable_end();
+        if self.log.next_offset() < durable_end && !self.spec.log_config.write_caching {
+            return Err(RaftError::LogLost {
+                group: self.spec.key,
+                detail: format!(
+                    "it ends at {}, and had been stored up to {durable_end}",
+                    self.log.next_offset(),
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Cuts journal and segments to where both agree. `strict` if the segments may hold nothing durable that
+    /// the journal does not know; `torn_bytes` are behind the journal's last whole record.
+    fn cut_to_what_both_know(&mut self, strict: bool, torn_bytes: u64) -> Result<(), RaftError> {
+        let dropped = self.map.drop_marks_beyond(self.log.next_offset());
+        count_batches(&mut self.log, &mut self.map)?;
+        let (known, end) = (self.map.next_offset(), self.log.next_offset());
+        if known < end {
+            if strict || known < self.log.recovery_point() {
+                return Err(self.damaged(format!(
+                    "it knows the log up to {known}, and the log holds durable records up to {end}; nothing was cut"
+                )));
+            }
+            // Batches of a term whose first entry never became durable, in a part of the log that
+            // recovery did not have to read.
+            self.log.truncate_to(known, self.now)?;
+        }
+        if torn_bytes > 0 {
+            tracing::warn!(group = %self.spec.key, torn_bytes, "cutting a torn tail off the journal");
+            self.journal
+                .cut_tail()
+                .map_err(|error| RaftError::io("cut the journal", error))?;
+        }
+        match dropped {
+            true => self.rewrite_journal(),
+            false => Ok(()),
+        }
+    }
+
+    fn found_incarnation(&mut self) -> Result<(), RaftError> {
+        let mut all = self.log.flush_target();
+        all.add(self.journal.file());
+        all.sync()
+            .map_err(|error| RaftError::io("sync the log", error))?;
+        let from = self.map.incarnation();
+        incarnation::found(&mut self.map, self.spec.key.incarnation, self.me);
+        let end = self.map.next_offset();
+        self.rewrite_journal()?;
+        self.finish_change()?;
+        if self.rebuilding.take().is_some() {
+            emptied::remove(&*self.disk, &self.spec.dir)?;
+        }
+        self.sole_voter = true;
+        tracing::warn!(
+            group = %self.spec.key, %from, %end,
+            "this replica begins a new incarnation: what others have beyond its end is given up"
+        );
+        Ok(())
+    }
+
+    fn join_incarnation(&mut self, kept_end: RaftIndex) -> Result<(), RaftError> {
+        let incarnation = self.spec.key.incarnation;
+        let begun = Rebuilding::until_begun(incarnation);
+        emptied::write(&*self.disk, &self.spec.dir, begun)?;
+        let (index, offset) = cut_of(&self.map, &self.log, kept_end, incarnation)?;
+        let (from, end) = (self.map.incarnation(), self.map.next_offset());
+        self.map.join(incarnation, index, offset);
+        self.rewrite_journal()?;
+        self.finish_change()?;
+        self.rebuilding = Some(begun);
+        self.sole_voter = false;
+        tracing::warn!(
+            group = %self.spec.key, %from, %end, kept = %offset,
+            "this replica joins a new incarnation: what it has beyond what is shared is cut off"
+        );
+        Ok(())
+    }
+
+    fn opened(self, made: bool, preferred: bool) -> Result<OpenedLog, RaftError> {
+        let Self {
+            log, journal, map, ..
+        } = self;
+        let applied_end = committed_end(&map, self.sole_voter);
+        let applied = applied_end
+            .get()
+            .checked_sub(1)
+            .and_then(|last| map.log_id_at(RaftIndex::new(last)));
+        let log_start = map.log_start_before(applied_end);
+        let high_watermark = high_watermark(&map, applied_end);
+        log.reader().begin_at_high_watermark(high_watermark)?;
+        Ok(OpenedLog {
+            log,
+            journal,
+            applied,
+            log_start,
+            high_watermark,
+            sole_voter: self.sole_voter,
+            made,
+            part: emptied::part_found(self.rebuilding, map.last_log_id()),
+            preferred,
+            map,
+        })
+    }
 }
 
 fn rewrite(journal: &mut Journal, map: &EntryMap) -> Result<(), RaftError> {
     journal
         .rewrite(map)
         .map_err(|error| RaftError::io("rewrite the journal", error))
-}
-
-/// Does to the segments what the journal says is to be done, and has it say so no more.
-fn finish_change(
-    log: &mut Log,
-    journal: &mut Journal,
-    map: &mut EntryMap,
-    now: TimestampMs,
-) -> Result<(), RaftError> {
-    let Some(pending) = map.pending() else {
-        return Ok(());
-    };
-    let is_done = match pending {
-        Pending::Cut(offset) => log.next_offset() <= offset,
-        Pending::Restart(offset) => log.next_offset() == offset && log.size_bytes() == 0,
-    };
-    if !is_done {
-        carry_out(log, pending, now)?;
-    }
-    log.flush_target()
-        .sync()
-        .map_err(|error| RaftError::io("sync the log", error))?;
-    map.is_carried_out();
-    rewrite(journal, map)
 }
 
 fn open_log(
