@@ -39,6 +39,9 @@ pub type AppendCommit = Pin<Box<dyn Future<Output = Result<(), LogFailure>> + Se
 pub type CommittedBatches<'a> =
     Pin<Box<dyn Future<Output = Result<Bytes, LogFailure>> + Send + 'a>>;
 
+/// Most that a batch has around its one record.
+const AROUND_A_RECORD_BYTES: usize = 1_024;
+
 /// The log of one partition, led by this broker in one term: once the term is over every append
 /// fails, also if this broker leads again later.
 pub trait CoordinatorLog: Debug + Send + Sync + 'static {
@@ -73,4 +76,9 @@ pub trait CoordinatorLog: Debug + Send + Sync + 'static {
 
     /// Largest batch that the log takes, in bytes.
     fn max_batch_bytes(&self) -> usize;
+
+    /// Largest record that it takes: that leaves room for the batch around it.
+    fn max_record_bytes(&self) -> usize {
+        self.max_batch_bytes().saturating_sub(AROUND_A_RECORD_BYTES)
+    }
 }

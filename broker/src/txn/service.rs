@@ -79,8 +79,7 @@ impl Coordinators for Service {
 
     fn lead(&self, partition: PartitionIndex, log: Arc<dyn CoordinatorLog>) {
         let mut config = self.config.clone();
-        // Leaves room for the batch around a record.
-        config.max_record_bytes = log.max_batch_bytes().saturating_sub(1_024);
+        config.max_record_bytes = log.max_record_bytes();
         let options = ShardOptions {
             label: format!("{STATE_TOPIC}-{partition}"),
             load_buffer_bytes: self.load_buffer_bytes,
