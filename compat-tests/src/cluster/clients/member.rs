@@ -123,6 +123,43 @@ impl Common {
     }
 }
 
+/// What the protocols have each their own way of.
+trait Member {
+    fn common(&mut self) -> &mut Common;
+
+    /// Hears how things are, and works on what it holds.
+    fn round(&mut self) -> Result<()>;
+
+    /// Says that it goes, and lets go of everything.
+    fn leave(&mut self);
+
+    /// It has not been heard for so long that others may have what it holds.
+    fn lapse(&mut self);
+}
+
+/// Comes and goes until told to stop.
+fn take_part(mut member: impl Member) -> Result<()> {
+    loop {
+        if member.common().is_to_leave() {
+            member.leave();
+            if member.common().shared.stopping() {
+                return Ok(());
+            }
+            member.common().stay_away();
+        }
+        match member.round() {
+            Ok(()) => std::thread::sleep(HEARTBEAT_PAUSE),
+            Err(_) => {
+                member.common().coordinator.forget();
+                std::thread::sleep(BACKOFF);
+            }
+        }
+        if member.common().holdings.is_over() {
+            member.lapse();
+        }
+    }
+}
+
 /// A member of the classic protocol.
 pub struct ClassicMember {
     common: Common,
@@ -139,42 +176,8 @@ impl ClassicMember {
     }
 
     /// Takes part until told to stop.
-    pub fn run(mut self) -> Result<()> {
-        loop {
-            if self.common.is_to_leave() {
-                self.leave();
-                if self.common.shared.stopping() {
-                    return Ok(());
-                }
-                self.common.stay_away();
-            }
-            match self.round() {
-                Ok(()) => std::thread::sleep(HEARTBEAT_PAUSE),
-                Err(_) => {
-                    self.common.coordinator.forget();
-                    std::thread::sleep(BACKOFF);
-                }
-            }
-            if self.common.holdings.is_over() {
-                self.common.holdings.let_all_go();
-                self.joined = false;
-            }
-        }
-    }
-
-    fn leave(&mut self) {
-        self.common.holdings.let_all_go();
-        if !self.common.identity.member.is_empty() {
-            let member =
-                MemberIdentity::default().with_member_id(text(&self.common.identity.member));
-            let request = LeaveGroupRequest::default()
-                .with_group_id(GroupId(text(self.common.group)))
-                .with_members(vec![member]);
-            // One that is not heard of any more is thrown out.
-            let coordinator = &mut self.common.coordinator;
-            let _ = coordinator.ask(4, &request, ANSWER_PATIENCE, |answer| answer.error_code);
-        }
-        self.forget_itself();
+    pub fn run(self) -> Result<()> {
+        take_part(self)
     }
 
     fn forget_itself(&mut self) {
@@ -183,28 +186,6 @@ impl ClassicMember {
             member: String::new(),
             generation: -1,
         });
-    }
-
-    fn round(&mut self) -> Result<()> {
-        if !self.joined {
-            self.common.holdings.let_all_go();
-            return self.join();
-        }
-        let sent = self.common.shared.recorder.now();
-        let request = HeartbeatRequest::default()
-            .with_group_id(GroupId(text(self.common.group)))
-            .with_generation_id(self.common.identity.generation)
-            .with_member_id(text(&self.common.identity.member));
-        let coordinator = &mut self.common.coordinator;
-        let answer = coordinator.ask(4, &request, ANSWER_PATIENCE, |answer| answer.error_code)?;
-        match answer.error_code {
-            0 => self.common.holdings.renewed(sent),
-            code => return self.told(code),
-        }
-        match self.common.work(8)? {
-            0 => Ok(()),
-            code => self.told(code),
-        }
     }
 
     /// An error code says that something has changed.
@@ -317,6 +298,54 @@ impl ClassicMember {
     }
 }
 
+impl Member for ClassicMember {
+    fn common(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn round(&mut self) -> Result<()> {
+        if !self.joined {
+            self.common.holdings.let_all_go();
+            return self.join();
+        }
+        let sent = self.common.shared.recorder.now();
+        let request = HeartbeatRequest::default()
+            .with_group_id(GroupId(text(self.common.group)))
+            .with_generation_id(self.common.identity.generation)
+            .with_member_id(text(&self.common.identity.member));
+        let coordinator = &mut self.common.coordinator;
+        let answer = coordinator.ask(4, &request, ANSWER_PATIENCE, |answer| answer.error_code)?;
+        match answer.error_code {
+            0 => self.common.holdings.renewed(sent),
+            code => return self.told(code),
+        }
+        match self.common.work(8)? {
+            0 => Ok(()),
+            code => self.told(code),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.common.holdings.let_all_go();
+        if !self.common.identity.member.is_empty() {
+            let member =
+                MemberIdentity::default().with_member_id(text(&self.common.identity.member));
+            let request = LeaveGroupRequest::default()
+                .with_group_id(GroupId(text(self.common.group)))
+                .with_members(vec![member]);
+            // One that is not heard of any more is thrown out.
+            let coordinator = &mut self.common.coordinator;
+            let _ = coordinator.ask(4, &request, ANSWER_PATIENCE, |answer| answer.error_code);
+        }
+        self.forget_itself();
+    }
+
+    fn lapse(&mut self) {
+        self.common.holdings.let_all_go();
+        self.joined = false;
+    }
+}
+
 fn parse_share(share: &[u8]) -> Result<Vec<Partition>> {
     let share = std::str::from_utf8(share)?;
     let numbers = share.split(',').filter(|number| !number.is_empty());
@@ -341,36 +370,8 @@ impl ConsumerMember {
     }
 
     /// Takes part until told to stop.
-    pub fn run(mut self) -> Result<()> {
-        loop {
-            if self.common.is_to_leave() {
-                self.leave();
-                if self.common.shared.stopping() {
-                    return Ok(());
-                }
-                self.common.stay_away();
-            }
-            match self.round() {
-                Ok(()) => std::thread::sleep(HEARTBEAT_PAUSE),
-                Err(_) => {
-                    self.common.coordinator.forget();
-                    std::thread::sleep(BACKOFF);
-                }
-            }
-            if self.common.holdings.is_over() {
-                self.starts_over();
-            }
-        }
-    }
-
-    fn leave(&mut self) {
-        self.common.holdings.let_all_go();
-        if self.common.identity.generation > 0 {
-            let request = going_on(self.common.group, &self.common.identity.member, -1);
-            let coordinator = &mut self.common.coordinator;
-            let _ = coordinator.ask(1, &request, ANSWER_PATIENCE, |answer| answer.error_code);
-        }
-        self.starts_over();
+    pub fn run(self) -> Result<()> {
+        take_part(self)
     }
 
     /// Lets go of everything, and is somebody else from now on.
@@ -380,29 +381,6 @@ impl ConsumerMember {
             member: String::new(),
             generation: -1,
         });
-    }
-
-    fn round(&mut self) -> Result<()> {
-        if self.common.identity.member.is_empty() {
-            self.lives += 1;
-            self.common.identity = Identity {
-                member: format!("{}-{}", self.name, self.lives),
-                generation: 0,
-            };
-        }
-        self.heartbeat()?;
-        if self.common.identity.generation <= 0 {
-            return Ok(());
-        }
-        match self.common.work(9)? {
-            // It hears of it with the next heartbeat.
-            0 | STALE_MEMBER_EPOCH => Ok(()),
-            UNKNOWN_MEMBER_ID => {
-                self.starts_over();
-                Ok(())
-            }
-            code => bail!("OffsetCommit: error {code}"),
-        }
     }
 
     /// Says everything each time, since the answer before may have been lost.
@@ -444,6 +422,49 @@ impl ConsumerMember {
             self.common.holdings.are(&identity, &partitions);
         }
         Ok(())
+    }
+}
+
+impl Member for ConsumerMember {
+    fn common(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn round(&mut self) -> Result<()> {
+        if self.common.identity.member.is_empty() {
+            self.lives += 1;
+            self.common.identity = Identity {
+                member: format!("{}-{}", self.name, self.lives),
+                generation: 0,
+            };
+        }
+        self.heartbeat()?;
+        if self.common.identity.generation <= 0 {
+            return Ok(());
+        }
+        match self.common.work(9)? {
+            // It hears of it with the next heartbeat.
+            0 | STALE_MEMBER_EPOCH => Ok(()),
+            UNKNOWN_MEMBER_ID => {
+                self.starts_over();
+                Ok(())
+            }
+            code => bail!("OffsetCommit: error {code}"),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.common.holdings.let_all_go();
+        if self.common.identity.generation > 0 {
+            let request = going_on(self.common.group, &self.common.identity.member, -1);
+            let coordinator = &mut self.common.coordinator;
+            let _ = coordinator.ask(1, &request, ANSWER_PATIENCE, |answer| answer.error_code);
+        }
+        self.starts_over();
+    }
+
+    fn lapse(&mut self) {
+        self.starts_over();
     }
 }
 
