@@ -14,6 +14,7 @@ use rdkafka::producer::{BaseProducer, Producer};
 
 /// How long a client may take to have pushed.
 const PATIENCE: Duration = Duration::from_secs(30);
+const TOPIC: &str = "measured";
 
 /// A broker with a metrics endpoint, and where that is.
 fn start() -> Result<(Broker, String)> {
@@ -51,6 +52,17 @@ fn wait_for(endpoint: &str, name: &str, within: &[&str]) -> Result<String> {
         );
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+/// A broker with a topic to write to, and a subscription that asks for something twice a second.
+fn subscribed(subscription: &[&str]) -> Result<(Broker, String)> {
+    let (broker, endpoint) = start()?;
+    create_topic(&mut broker.connect()?, TOPIC, 1, &[])?;
+    let often = ["--alter", "--name", "often", "--interval", "500"];
+    let bootstrap = broker.bootstrap();
+    let arguments = [&often, subscription].concat();
+    kafka::CLIENT_METRICS.succeed(&at(&bootstrap, &arguments), "")?;
+    Ok((broker, endpoint))
 }
 
 fn at<'a>(bootstrap: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
@@ -122,24 +134,13 @@ fn kafka_client_metrics_and_kafka_configs_keep_subscriptions() -> Result<()> {
 
 #[test]
 fn kafkas_producer_pushes_what_is_subscribed_to_and_it_is_shown() -> Result<()> {
-    let (broker, endpoint) = start()?;
+    let (broker, endpoint) = subscribed(&["--metrics", "*"])?;
     let bootstrap = broker.bootstrap();
-    create_topic(&mut broker.connect()?, "measured", 1, &[])?;
-    let alter = [
-        "--alter",
-        "--name",
-        "all",
-        "--metrics",
-        "*",
-        "--interval",
-        "500",
-    ];
-    kafka::CLIENT_METRICS.succeed(&at(&bootstrap, &alter), "")?;
     let home = tempfile::tempdir()?;
     let mut producer = kafka::PRODUCER_PERF_TEST.start(
         &[
             "--topic",
-            "measured",
+            TOPIC,
             "--num-records",
             "1000000",
             "--record-size",
@@ -154,39 +155,27 @@ fn kafkas_producer_pushes_what_is_subscribed_to_and_it_is_shown() -> Result<()> 
         &home.path().join("producer.log"),
     )?;
     let of_producer = ["client_id=\"measured-producer\"", "client_instance_id=\""];
-    let page = wait_for(
-        &endpoint,
-        "kafka_client_producer_record_send_total{",
-        &of_producer,
-    )
-    .or_else(|_| wait_for(&endpoint, "kafka_client_producer_", &of_producer))?;
+    let sent = "kafka_client_producer_record_send_total{";
+    let page = wait_for(&endpoint, sent, &of_producer)?;
     ensure!(
         page.contains("\nodradek_telemetry_pushes_total{result=\"taken\"}"),
         "{page}"
     );
     // It says that it is done, and its last values stay for a while.
     producer.terminate(Duration::from_secs(20))?;
-    wait_for(&endpoint, "kafka_client_producer_", &of_producer)?;
+    wait_for(&endpoint, sent, &of_producer)?;
     Ok(())
 }
 
 #[test]
 fn librdkafka_pushes_what_is_subscribed_to_and_it_is_shown() -> Result<()> {
-    let (broker, endpoint) = start()?;
-    let bootstrap = broker.bootstrap();
-    create_topic(&mut broker.connect()?, "measured", 1, &[])?;
-    let alter = [
-        "--alter",
-        "--name",
-        "of-librdkafka",
+    let (broker, endpoint) = subscribed(&[
         "--metrics",
         "org.apache.kafka.producer.",
-        "--interval",
-        "500",
         "--match",
         "client_software_name=librdkafka,client_id=measured.*",
-    ];
-    kafka::CLIENT_METRICS.succeed(&at(&bootstrap, &alter), "")?;
+    ])?;
+    let bootstrap = broker.bootstrap();
     let producer: BaseProducer = ClientConfig::new()
         .set("bootstrap.servers", &bootstrap)
         .set("client.id", "measured-by-librdkafka")
@@ -196,7 +185,7 @@ fn librdkafka_pushes_what_is_subscribed_to_and_it_is_shown() -> Result<()> {
         .set("client.id", "another")
         .create()?;
     for producer in [&producer, &unmeant] {
-        let record = rdkafka::producer::BaseRecord::<str, str>::to("measured").payload("x");
+        let record = rdkafka::producer::BaseRecord::<str, str>::to(TOPIC).payload("x");
         producer.send(record).map_err(|(error, _)| error)?;
         producer.flush(PATIENCE)?;
     }
