@@ -6,7 +6,6 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use serde_json::json;
 
-use super::side::CLIENT;
 use super::world::{
     CHANGING_TOPICS, CLASSIC, CONSUMER, GROUP_SETTINGS, GROUPS, INSTANCE, Joined, PARTITIONS,
     Remembered, SIMPLE, STATIC, TOPIC_NAMES, TOPIC_SETTINGS, TRANSACTIONAL_IDS,
@@ -493,7 +492,8 @@ impl<'a> Choices<'a> {
                 ("00000000-0000-0000-0000-000000000000", 30),
                 ("$id:@nowhere", 70),
             ]),
-            "listeners[].name" => self.text(&[("CONTROLLER", 70), ("PLAINTEXT", 20), ("", 10)]),
+            // An empty name ends Kafka's process.
+            "listeners[].name" => self.text(&[("CONTROLLER", 80), ("PLAINTEXT", 20)]),
             "listeners[].host" => self.text(&[("127.0.0.1", 90), ("", 10)]),
             "listeners[].port" => self.atom(&[("9", 90), ("0", 10)]),
             "feature_updates[].feature" => {
@@ -536,9 +536,11 @@ impl<'a> Choices<'a> {
         let nil = uuid::Uuid::nil().to_string();
         Some(match path {
             "client_instance_id" if self.api == "PushTelemetry" => {
-                self.atom(&[("$client", 85), (nil.as_str(), 5), (CLIENT, 10)])
+                self.atom(&[("$client", 85), (nil.as_str(), 5), ("$stranger", 10)])
             }
-            "client_instance_id" => self.atom(&[(nil.as_str(), 55), ("$client", 35), (CLIENT, 10)]),
+            "client_instance_id" => {
+                self.atom(&[(nil.as_str(), 55), ("$client", 35), ("$stranger", 10)])
+            }
             "subscription_id" => self.atom(&[("$subscription", 90), ("7", 10)]),
             "compression_type" => self.atom(&[("0", 80), ("1", 10), ("9", 10)]),
             "metrics" => Node::atom("0x"),

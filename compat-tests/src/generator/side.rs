@@ -87,9 +87,6 @@ const OWN_SETTINGS: [&str; 6] = [
 
 /// The first of the producer ids that stand for what nobody has said yet, behind the one that nobody ever has.
 const NOBODYS: i64 = 4242;
-/// The id of a client that asks for its subscription with an id of its own.
-pub const CLIENT: &str = "c11e2700-0000-4000-8000-000000000001";
-
 /// The id of a topic that is not there: each name has its own, so that no two topics of a request become one.
 fn missing_id(name: &str) -> String {
     let place = TOPIC_NAMES.iter().position(|(known, _)| *known == name);
@@ -270,7 +267,7 @@ impl Side {
                 let number = place.and_then(|place| i64::try_from(place).ok());
                 (NOBODYS + number.map_or(1, |number| number + 2)).to_string()
             }
-            "client" => CLIENT.to_owned(),
+            "client" | "stranger" => self.stranger(),
             "epoch" => "0".to_owned(),
             "member" => "\"unbound\"".to_owned(),
             "protocol" => "\"range\"".to_owned(),
@@ -278,6 +275,14 @@ impl Side {
             "leader" => self.first_epoch.to_string(),
             _ => "1".to_owned(),
         }
+    }
+
+    /// The id of a client that asks for its subscription with an id of its own, another one in each session.
+    fn stranger(&self) -> String {
+        let number = self.prefix.bytes().fold(0_u128, |number, byte| {
+            (number << 8 | u128::from(byte)) & 0xffff_ffff_ffff
+        });
+        uuid::Uuid::from_u128(0xc11e_2700_0000_4000_8000_0000_0000_0000 | number).to_string()
     }
 
     fn batch(&self, spec: &Value) -> Result<Bytes> {
@@ -495,7 +500,8 @@ impl Side {
                 None => chosen("id:", "<an id>"),
             },
             "producer_id" if text != "-1" && !is_nobodys(text) => chosen("pid:", "<a producer>"),
-            "client_instance_id" if text != CLIENT && text != uuid::Uuid::nil().to_string() => {
+            "client_instance_id" if text == self.stranger() => Some("<a stranger>".to_owned()),
+            "client_instance_id" if text != uuid::Uuid::nil().to_string() => {
                 chosen("client", "<a client>")
             }
             "subscription_id" if text != "0" => Some("<subscription>".to_owned()),

@@ -44,11 +44,63 @@ pub const TOLERATED: &[Tolerated] = &[
         )
     },
     answer(
+        "AlterConfigs",
+        "responses[].error_code",
+        ["42", "0"],
+        "resource_type: 4,",
+        "A broker key that does not exist is refused; Kafka stores it.",
+    ),
+    answer(
+        "AlterConfigs",
+        "responses[].error_message",
+        ["", "None"],
+        "resource_type: 4,",
+        "A broker key that does not exist is refused; Kafka stores it.",
+    ),
+    answer(
+        "IncrementalAlterConfigs",
+        "responses[].error_code",
+        ["42", "0"],
+        "resource_type: 4,",
+        "A broker key that does not exist is refused; Kafka stores it.",
+    ),
+    answer(
+        "IncrementalAlterConfigs",
+        "responses[].error_message",
+        ["", "None"],
+        "resource_type: 4,",
+        "A broker key that does not exist is refused; Kafka stores it.",
+    ),
+    answer(
+        "PushTelemetry",
+        "error_code",
+        ["89", ""],
+        "",
+        "A client that comes back by another connection is held to its interval; Kafka forgets it with its connection.",
+    ),
+    Tolerated {
+        diverges: true,
+        ..answer(
+            "Produce",
+            "responses[].partition_responses[].error_code",
+            ["0", "45"],
+            "",
+            "Of a producer that only the end of a transaction is known of, as when its records are deleted, any number is next; Kafka wants 0.",
+        )
+    },
+    answer(
+        "Produce",
+        "responses[].partition_responses[].base_offset",
+        ["", "-1"],
+        "",
+        "Of a producer that only the end of a transaction is known of, as when its records are deleted, any number is next; Kafka wants 0.",
+    ),
+    answer(
         "WriteTxnMarkers",
         "markers[].topics[].partitions[].error_code",
-        ["47", "-1"],
+        ["", "-1"],
         "",
-        "A negative epoch is INVALID_PRODUCER_EPOCH; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.",
+        "A negative epoch is INVALID_PRODUCER_EPOCH where there is the partition; Kafka lets an exception through as UNKNOWN_SERVER_ERROR.",
     ),
     answer(
         "DescribeTopicPartitions",
