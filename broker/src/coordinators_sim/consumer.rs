@@ -79,16 +79,25 @@ impl Member {
             let request = self.heartbeat(self.epoch);
             match self.send(request).await {
                 Some(Ok(reply)) => {
-                    self.has.alive_at(sent_ms);
+                    let given = reply.assignment.map(|given| {
+                        let indexes = given.iter().map(|(_, index)| index.get());
+                        indexes.collect::<BTreeSet<i32>>()
+                    });
+                    // Since when the coordinator waits for it to let go of something is not known: it may have
+                    // been told before. It is taken out before a session has passed from now, maybe.
+                    let is_to_let_go = given
+                        .as_ref()
+                        .is_some_and(|given| !self.has.owned.is_subset(given));
+                    if !is_to_let_go {
+                        self.has.alive_at(sent_ms);
+                    }
                     if self.has.has_lost() {
                         self.join_anew();
                         continue;
                     }
                     self.epoch = reply.epoch;
                     let owned = self.has.owned.clone();
-                    if let Some(assignment) = reply.assignment {
-                        let given: BTreeSet<i32> =
-                            assignment.iter().map(|(_, index)| index.get()).collect();
+                    if let Some(given) = given {
                         for partition in owned.difference(&given) {
                             self.has.let_go(*partition);
                         }
