@@ -269,7 +269,17 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.shared.stop();
+        end(&self.shared, &mut self.threads);
+    }
+}
+
+/// Ends clients whose campaign has failed. The next cluster may have the addresses of this one, and whoever went on would
+/// write into it what belongs here.
+fn end(shared: &Shared, threads: &mut Vec<JoinHandle<Result<()>>>) {
+    shared.stop();
+    for thread in threads.drain(..) {
+        // Why the campaign failed is known; what its clients say besides is of no interest.
+        let _ = thread.join();
     }
 }
 
@@ -344,7 +354,7 @@ impl Coordinated {
 
 impl Drop for Coordinated {
     fn drop(&mut self) {
-        self.shared.stop();
+        end(&self.shared, &mut self.threads);
     }
 }
 
