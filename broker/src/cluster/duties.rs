@@ -41,10 +41,10 @@ const STUCK_LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// What may fail at every look, for as long as its cause lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Trouble {
-    ToFollow(NodeId),
-    ToLeave(NodeId),
-    ToChangeVoters,
-    ToFence(NodeId),
+    Following(NodeId),
+    Leaving(NodeId),
+    ChangingVoters,
+    Fencing(NodeId),
 }
 
 /// Which of that was said a while ago.
@@ -183,7 +183,7 @@ pub(crate) async fn follow_nodes(
         match adding.await {
             Ok(Ok(())) => tracing::info!(%node, "node follows the metadata"),
             Ok(Err(error)) => {
-                if let Some(left_out) = troubles.may_say(Trouble::ToFollow(*node)) {
+                if let Some(left_out) = troubles.may_say(Trouble::Following(*node)) {
                     tracing::warn!(%node, %error, left_out, "node cannot follow");
                 }
             }
@@ -195,7 +195,7 @@ pub(crate) async fn follow_nodes(
         match removing.await {
             Ok(Ok(())) => tracing::info!(%node, "node follows the metadata no more"),
             Ok(Err(error)) => {
-                if let Some(left_out) = troubles.may_say(Trouble::ToLeave(*node)) {
+                if let Some(left_out) = troubles.may_say(Trouble::Leaving(*node)) {
                     tracing::warn!(%node, %error, left_out, "learner cannot be removed");
                 }
             }
@@ -218,7 +218,7 @@ pub(crate) async fn follow_nodes(
     match changing.await {
         Ok(Ok(())) => tracing::info!(voters = ?wanted, "the voters on the metadata"),
         Ok(Err(error)) => {
-            if let Some(left_out) = troubles.may_say(Trouble::ToChangeVoters) {
+            if let Some(left_out) = troubles.may_say(Trouble::ChangingVoters) {
                 tracing::warn!(voters = ?wanted, %error, left_out, "the voters cannot change");
             }
         }
@@ -268,7 +268,7 @@ pub(crate) async fn judge_sessions(
             Ok(_) if fenced => tracing::warn!(%node, "broker is silent, and fenced"),
             Ok(_) => tracing::info!(%node, "broker is back, and unfenced"),
             Err(error) => {
-                if let Some(left_out) = troubles.may_say(Trouble::ToFence(node)) {
+                if let Some(left_out) = troubles.may_say(Trouble::Fencing(node)) {
                     tracing::warn!(%node, %error, left_out, "broker cannot be fenced or unfenced");
                 }
             }
