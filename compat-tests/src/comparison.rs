@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -47,6 +47,15 @@ pub fn compare(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> 
     let pair = pair()?;
     let (ours, kafka) = (pair.ours.address(), pair.kafka.address());
     compare_servers(case, ours, kafka, &pair.served, script)
+}
+
+/// As [`compare`], and no two of these at a time: for scripts whose batches are of transactions. Kafka asks a coordinator
+/// about the batches of several producers in one request, and words what it makes of the answers as the first of
+/// them wants it, whatever the versions of the others.
+pub fn compare_in_turn(case: &str, script: impl Fn(&mut Probe) -> Result<()> + Sync) -> Result<()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    compare(case, script)
 }
 
 /// Plays `script` to the first node of each of two clusters, Odradek's and Kafka's, of so many nodes, at

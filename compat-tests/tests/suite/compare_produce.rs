@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use compat_tests::batches::{
     BatchSpec, CONTROL, Codec, LOG_APPEND_TIME, RecordSpec, TRANSACTIONAL, old_message,
 };
-use compat_tests::comparison::compare;
+use compat_tests::comparison::{compare, compare_in_turn};
 use compat_tests::groups::find_coordinator;
 use compat_tests::requests::{
     Topic, create_topic, find_topic, init_producer_id, produce_ok, produce_request, topic_name,
@@ -499,7 +499,7 @@ fn produce_with_log_append_time() -> Result<()> {
 
 #[test]
 fn produce_with_a_transactional_id() -> Result<()> {
-    compare("produce_with_a_transactional_id", |probe| {
+    compare_in_turn("produce_with_a_transactional_id", |probe| {
         let topic = create_topic(probe.wire()?, "produce-txn-id", 1, &[])?;
         let batch = small().build()?;
         probe.ask_each("a plain batch", |version| {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use compat_tests::batches::BatchSpec;
-use compat_tests::comparison::compare;
+use compat_tests::comparison::compare_in_turn;
 use compat_tests::groups::{coordinator_is_up, offset_fetch};
 use compat_tests::requests::{create_topic, produce_request};
 use compat_tests::transactions::{TxnProducer, find_coordinator, init_request};
@@ -23,7 +23,7 @@ fn init(probe: &mut Probe, id: &str) -> Result<TxnProducer> {
 
 #[test]
 fn init_producer_id_of_transactions() -> Result<()> {
-    compare("init_producer_id_of_transactions", |probe| {
+    compare_in_turn("init_producer_id_of_transactions", |probe| {
         probe.mask("producer_id");
         for version in probe.versions::<InitProducerIdRequest>() {
             let id = format!("init-v{version}");
@@ -65,7 +65,7 @@ fn init_producer_id_of_transactions() -> Result<()> {
 
 #[test]
 fn a_transaction_from_begin_to_end() -> Result<()> {
-    compare("a_transaction_from_begin_to_end", |probe| {
+    compare_in_turn("a_transaction_from_begin_to_end", |probe| {
         probe.mask("producer_id");
         create_topic(probe.wire()?, "txn-parts", 3, &[])?;
         for version in probe.versions::<AddPartitionsToTxnRequest>() {
@@ -161,7 +161,7 @@ fn a_transaction_from_begin_to_end() -> Result<()> {
 
 #[test]
 fn offsets_in_transactions() -> Result<()> {
-    compare("offsets_in_transactions", |probe| {
+    compare_in_turn("offsets_in_transactions", |probe| {
         let topic = create_topic(probe.wire()?, "txn-offsets", 2, &[])?;
         probe.remember(&topic);
         for version in probe.versions::<AddOffsetsToTxnRequest>() {
@@ -245,7 +245,7 @@ fn offsets_in_transactions() -> Result<()> {
 
 #[test]
 fn produce_in_a_transaction() -> Result<()> {
-    compare("produce_in_a_transaction", |probe| {
+    compare_in_turn("produce_in_a_transaction", |probe| {
         for version in probe.versions::<ProduceRequest>() {
             let topic = create_topic(probe.wire()?, &format!("txn-produce-v{version}"), 2, &[])?;
             let mine = init(probe, &format!("produce-v{version}"))?;
@@ -291,7 +291,7 @@ fn produce_in_a_transaction() -> Result<()> {
 
 #[test]
 fn write_txn_markers() -> Result<()> {
-    compare("write_txn_markers", |probe| {
+    compare_in_turn("write_txn_markers", |probe| {
         probe.mask("markers[].producer_id");
         for version in probe.versions::<WriteTxnMarkersRequest>() {
             let name = format!("txn-markers-v{version}");
@@ -321,7 +321,7 @@ fn write_txn_markers() -> Result<()> {
 
 #[test]
 fn describe_transactions() -> Result<()> {
-    compare("describe_transactions", |probe| {
+    compare_in_turn("describe_transactions", |probe| {
         probe.mask("transaction_states[].producer_id");
         probe.mask("transaction_states[].transaction_start_time_ms");
         create_topic(probe.wire()?, "txn-described", 3, &[])?;
@@ -350,7 +350,7 @@ fn describe_transactions() -> Result<()> {
 
 #[test]
 fn list_transactions() -> Result<()> {
-    compare("list_transactions", |probe| {
+    compare_in_turn("list_transactions", |probe| {
         probe.mask("transaction_states[].producer_id");
         create_topic(probe.wire()?, "txn-listed", 1, &[])?;
         let mine = init(probe, "listed-txn")?;

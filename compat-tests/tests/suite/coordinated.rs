@@ -44,12 +44,13 @@ pub fn state_topic(kind: Kind) -> Topic {
     })
 }
 
-/// The partition of that topic which a group or a transactional id belongs to: Java's hash of the name decides.
+/// The partition of that topic which a group or a transactional id belongs to: Java's hash of the name decides, as a
+/// positive number (`Utils.abs` in Kafka).
 pub fn state_partition(key: &str) -> i32 {
     let hash = key.bytes().fold(0_i32, |hash, byte| {
         hash.wrapping_mul(31).wrapping_add(i32::from(byte))
     });
-    (hash & i32::MAX) % STATE_PARTITIONS
+    hash.checked_abs().unwrap_or(0) % STATE_PARTITIONS
 }
 
 /// See the module.
