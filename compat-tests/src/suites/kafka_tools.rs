@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Session, Short, Suite, TestResult};
+use super::{Session, Short, Suite, own};
 use crate::kafka::{FEATURES, VERIFIABLE_CONSUMER, VERIFIABLE_PRODUCER, libs, records_consumed};
 
 /// The suite.
@@ -25,13 +25,11 @@ pub const SUITE: Suite = Suite {
         libs()?;
         Ok(PathBuf::new())
     },
-    run,
+    run: |session| Ok(own::run(session, &TESTS)),
     ..Suite::PLAIN
 };
 
-type Test = (&'static str, fn(&Session) -> Result<()>);
-
-const TESTS: [Test; 2] = [
+const TESTS: [own::Test; 2] = [
     ("features", features),
     ("verifiable producer and consumer", verifiable),
 ];
@@ -39,16 +37,6 @@ const TESTS: [Test; 2] = [
 /// Features without which clients fall back to older ways, and the levels that they have in a new cluster.
 const FINALIZED: [(&str, &str); 2] = [("group.version", "1"), ("transaction.version", "2")];
 const RECORDS: i64 = 500;
-
-fn run(session: &Session) -> Result<Vec<TestResult>> {
-    let wanted = TESTS.iter().filter(|(name, _)| session.wants(name));
-    Ok(wanted
-        .map(|(name, test)| match test(session) {
-            Ok(()) => TestResult::passed(*name),
-            Err(error) => TestResult::failed(*name, format!("{error:#}")),
-        })
-        .collect())
-}
 
 fn features(session: &Session) -> Result<()> {
     let bootstrap = session.bootstrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Session, Short, Suite, TestResult};
+use super::{Session, Short, Suite, own};
 
 /// The suite.
 pub const SUITE: Suite = Suite {
@@ -19,13 +19,11 @@ pub const SUITE: Suite = Suite {
     at_least: 10,
     short: Short::Everything,
     prepare: |_| Ok(PathBuf::new()),
-    run,
+    run: |session| Ok(own::run(session, &TESTS)),
     ..Suite::PLAIN
 };
 
-type Test = (&'static str, fn(&Session) -> Result<()>);
-
-const TESTS: [Test; 10] = [
+const TESTS: [own::Test; 10] = [
     ("metadata", metadata),
     ("codec none", |session| codec(session, "none")),
     ("codec gzip", |session| codec(session, "gzip")),
@@ -37,16 +35,6 @@ const TESTS: [Test; 10] = [
     ("a group", group),
     ("a transaction", transaction),
 ];
-
-fn run(session: &Session) -> Result<Vec<TestResult>> {
-    let wanted = TESTS.iter().filter(|(name, _)| session.wants(name));
-    Ok(wanted
-        .map(|(name, test)| match test(session) {
-            Ok(()) => TestResult::passed(*name),
-            Err(error) => TestResult::failed(*name, format!("{error:#}")),
-        })
-        .collect())
-}
 
 /// One command, which must succeed; what it printed, warnings of its library apart.
 fn kcat(session: &Session, arguments: &[&str]) -> Result<String> {

@@ -27,6 +27,7 @@ mod kafka_tools;
 mod kcat;
 mod librdkafka;
 mod node_rdkafka;
+mod own;
 mod preparation;
 mod result;
 mod rskafka;

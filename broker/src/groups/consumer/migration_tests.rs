@@ -44,15 +44,7 @@ fn classic_join_with(bench: &mut Bench, member: &str, owned: &[i32]) -> JoinRepl
 }
 
 fn classic_sync(bench: &mut Bench, reply: &JoinReply) -> Result<SyncReply, GroupError> {
-    let token = bench.ask(GroupRequest::Sync(SyncRequest {
-        group: GroupId::new(GROUP),
-        member: reply.member.clone(),
-        instance: None,
-        generation: reply.generation,
-        protocol_type: Some("consumer".to_owned()),
-        protocol: Some("range".to_owned()),
-        assignments: Vec::new(),
-    }));
+    let token = bench.sync(&reply.member, reply.generation, &[]);
     bench.synced(token).unwrap_or_else(|| panic!("has to wait"))
 }
 
