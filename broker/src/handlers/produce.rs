@@ -184,7 +184,8 @@ async fn produce(
             Acks::Leader | Acks::All => Reply::Now(refuse_all(&request, code)),
         };
     }
-    if has_several_producers(&request, version, partitions) {
+    // Without an id there is nothing of a transaction by now.
+    if request.transactional_id.is_some() && has_several_producers(&request, version, partitions) {
         return match acks {
             Acks::None => Reply::Close,
             Acks::Leader | Acks::All => Reply::Now(refuse_several_producers(&request)),
