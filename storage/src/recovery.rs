@@ -47,7 +47,7 @@ use crate::scan::ScanError;
 use crate::segment::{Segment, SegmentFiles};
 use crate::sync_file::NewEntry;
 use listing::{Listing, list};
-use trust::{Resume, find_tail, looks_sane, trusted_boundary};
+use trust::{Resume, find_tail, looks_sane, trusted_aborted, trusted_boundary};
 
 /// Index entries that are gathered before they are written.
 const INDEX_BATCH: usize = 4096;
@@ -365,7 +365,8 @@ impl Opening<'_> {
         });
         segment.offset_index.truncate(offset_entries).map_err(io)?;
         segment.time_index.truncate(time_entries).map_err(io)?;
-        segment.txn_index.truncate(from).map_err(io)?;
+        let aborted = trusted_aborted(segment, position, from)?;
+        segment.txn_index.keep(aborted).map_err(io)?;
         if !self.checking {
             self.checking = true;
             self.report.scanned_from = from;

@@ -146,14 +146,36 @@ impl TxnIndex {
 
     /// Drops the entries whose marker is at `log_end` or after. Writer only.
     pub fn truncate(&self, log_end: Offset) -> io::Result<()> {
+        let entries = self.read()?;
+        self.keep(entries.partition_point(|txn| txn.last_offset < log_end))
+    }
+
+    /// The entries below `log_end` that stand in the order of a segment that begins at `base`. What a power cut
+    /// leaves of entries that were not synced may be zeros, which read as an entry of producer 0 at offset 0. The
+    /// last of what is returned may be a torn one nevertheless.
+    pub fn read_in_order(&self, base: Offset, log_end: Offset) -> io::Result<Vec<AbortedTxn>> {
+        let mut entries = self.read()?;
+        let mut after = base.plus(-1);
+        let in_order = entries.iter().take_while(|txn| {
+            let follows = txn.last_offset > after
+                && txn.last_offset < log_end
+                && txn.first_offset < txn.last_offset
+                && txn.producer_id.get() >= 0;
+            after = txn.last_offset;
+            follows
+        });
+        let kept = in_order.count();
+        entries.truncate(kept);
+        Ok(entries)
+    }
+
+    /// Drops all but the first `kept` entries. Writer only.
+    pub fn keep(&self, kept: usize) -> io::Result<()> {
         let Some(file) = self.file.get() else {
             return Ok(());
         };
-        let kept = self
-            .read()?
-            .iter()
-            .take_while(|txn| txn.last_offset < log_end)
-            .count() as u32;
+        let kept = u32::try_from(kept).unwrap_or(u32::MAX);
+        let kept = kept.min(self.entries.load(Ordering::Acquire));
         self.entries.store(kept, Ordering::Release);
         file.set_len(u64::from(kept) * AbortedTxn::SIZE as u64)
     }

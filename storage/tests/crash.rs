@@ -188,6 +188,12 @@ impl World {
         self.append(marker(7, 0, false))?;
         self.flush()?;
         self.checkpoint()?;
+        // Each of their entries in the transaction index is a write of its own, after a checkpoint.
+        for producer in [0, 10, 11] {
+            self.append(producer_batch(producer, 0, 0, 1, true))?;
+            self.append(marker(producer, 0, false))?;
+        }
+        self.flush()?;
         for i in 0..8 {
             self.append(batch(3, 100, 200 - i))?;
         }

@@ -4,8 +4,10 @@ use odradek_protocol::ids::Offset;
 
 use crate::error::StorageError;
 use crate::index::relative;
+use crate::producer_state::EndTxnMarker;
 use crate::scan::ScanError;
 use crate::segment::{Segment, SegmentEnd};
+use crate::txn_index::AbortedTxn;
 
 /// Whether the last index entries lie within the segment: all that is looked at when the segment
 /// is trusted.
@@ -115,4 +117,55 @@ pub(super) fn trusted_boundary(
         Ok(_) | Err(ScanError::Malformed { .. }) => Ok(None),
         Err(ScanError::Io(error)) => Err(io(error)),
     }
+}
+
+/// How many entries of a segment's transaction index are of abort markers below `from`, whose batch is at `position`.
+/// Everything below there is durable, so its entries come first and are whole; of those after them, which may be torn,
+/// the first that does not follow ends the list, and only the one before it needs to be looked up in the log.
+pub(super) fn trusted_aborted(
+    segment: &Segment,
+    position: u32,
+    from: Offset,
+) -> Result<usize, StorageError> {
+    let mut entries = segment
+        .txn_index
+        .read_in_order(segment.base_offset, from)
+        .map_err(|error| {
+            StorageError::io("read transaction index of", segment.log.path(), error)
+        })?;
+    while let Some(last) = entries.last() {
+        if is_aborted_at(segment, position, last)? {
+            break;
+        }
+        entries.pop();
+    }
+    Ok(entries.len())
+}
+
+/// Whether the batches before `position` have the marker that an entry of the transaction index tells of.
+fn is_aborted_at(
+    segment: &Segment,
+    position: u32,
+    entry: &AbortedTxn,
+) -> Result<bool, StorageError> {
+    let read = |error| StorageError::io("read", segment.log.path(), error);
+    let start = segment
+        .offset_index
+        .position_for(relative(segment.base_offset, entry.last_offset))
+        .map_err(read)?;
+    let mut scanner = segment.scan_headers(start.min(position), position)?;
+    while let Some((header, at)) = segment.checked(scanner.next_header())? {
+        if header.last_offset() < entry.last_offset {
+            continue;
+        }
+        if header.base_offset != entry.last_offset
+            || header.producer_id != entry.producer_id
+            || !header.is_control()
+        {
+            return Ok(false);
+        }
+        let batch = scanner.read_batch(&header, at).map_err(read)?;
+        return Ok(EndTxnMarker::parse(&header, &batch).is_some_and(|marker| marker.aborted));
+    }
+    Ok(false)
 }
