@@ -272,6 +272,15 @@ impl Group {
                     "node {node} has lost its log and has to be taken out first"
                 )));
             }
+            // A change in progress that others take the place of is finished first where neither keeps this leader: openraft
+            // goes from one pair of sets to the next, and this one would be left out before the last step.
+            let others = |joint: &&BTreeSet<NodeId>| {
+                **joint != voters && !joint.contains(&self.node) && !voters.contains(&self.node)
+            };
+            if let Some(joint) = now.joint.as_ref().filter(others) {
+                let joint = joint.iter().copied().map(raft_id).collect();
+                return Ok(Next::Change(ChangeMembers::ReplaceAllVoters(joint)));
+            }
             let holds_something = self.holders();
             let coming = voters.difference(&now.voters);
             Ok(
