@@ -1,4 +1,7 @@
 //! librdkafka's idempotent producer on all partitions.
+//!
+//! `ODRADEK_RDKAFKA_DEBUG` has librdkafka tell what it does, here and where it copies: its `debug` contexts, as in
+//! `eos,msg`.
 
 use std::time::Duration;
 
@@ -6,7 +9,7 @@ use anyhow::Result;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rdkafka::ClientContext;
-use rdkafka::config::ClientConfig;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
@@ -14,11 +17,29 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProd
 use super::{FINISH_PATIENCE, Names, Shared};
 use crate::cluster::history::{Promise, Recorder};
 
+const DEBUG: &str = "ODRADEK_RDKAFKA_DEBUG";
+
+/// Has a client tell what it was asked to.
+pub(super) fn set_debug(config: &mut ClientConfig) {
+    if let Ok(contexts) = std::env::var(DEBUG) {
+        config.set("debug", contexts);
+    }
+}
+
+/// Says nothing unless asked to, since everything is broken on purpose.
+pub(super) fn print_if_asked(facility: &str, message: &str) {
+    if std::env::var_os(DEBUG).is_some() {
+        eprintln!("{facility}: {message}");
+    }
+}
+
 /// Writes down what librdkafka says of deliveries.
 struct Deliveries(Recorder);
 
 impl ClientContext for Deliveries {
-    fn log(&self, _: rdkafka::config::RDKafkaLogLevel, _: &str, _: &str) {}
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        print_if_asked(facility, message);
+    }
 
     fn error(&self, _: KafkaError, _: &str) {}
 }
@@ -75,7 +96,9 @@ impl Producer {
             .iter()
             .map(ToString::to_string)
             .collect();
-        Ok(ClientConfig::new()
+        let mut config = ClientConfig::new();
+        set_debug(&mut config);
+        Ok(config
             .set("bootstrap.servers", servers.join(","))
             .set("enable.idempotence", "true")
             .set("linger.ms", "2")

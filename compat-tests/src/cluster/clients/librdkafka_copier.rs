@@ -8,8 +8,6 @@
 //! is given: `send_offsets_to_transaction` waits on when the group's coordinator goes away in the middle (its issues 5456
 //! and 5511). One that has not come back from a call for `HANG_PATIENCE` is left where it is, counted, and followed by
 //! another, which fences it.
-//!
-//! `ODRADEK_RDKAFKA_DEBUG` has librdkafka tell what it does: its `debug` contexts, as in `eos,msg`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +28,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::coordinator::{Coordinator, Kind};
 use super::copier::{POSITION_PARTITION, id_of, position};
+use super::librdkafka::{print_if_asked, set_debug};
 use super::{BACKOFF, FINISH_PATIENCE, Shared};
 use crate::cluster::history::{AttemptName, Partition};
 use crate::requests::Topic;
@@ -40,16 +39,12 @@ const CALL_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after that a producer is left alone that has not come back from it.
 const HANG_PATIENCE: Duration = Duration::from_secs(20);
 
-const DEBUG: &str = "ODRADEK_RDKAFKA_DEBUG";
-
-/// Says nothing unless asked to, since everything is broken on purpose.
+/// Says nothing unless asked to.
 struct Quiet;
 
 impl ClientContext for Quiet {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
-        if std::env::var_os(DEBUG).is_some() {
-            eprintln!("{facility}: {message}");
-        }
+        print_if_asked(facility, message);
     }
 
     fn error(&self, _: KafkaError, _: &str) {}
@@ -190,9 +185,7 @@ impl Instance {
             .set("reconnect.backoff.ms", "20")
             .set("reconnect.backoff.max.ms", "200")
             .set("topic.metadata.refresh.interval.ms", "2000");
-        if let Ok(contexts) = std::env::var(DEBUG) {
-            config.set("debug", contexts);
-        }
+        set_debug(&mut config);
         config
     }
 
