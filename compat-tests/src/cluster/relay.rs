@@ -3,7 +3,8 @@
 //! Every node listens on a port that only its relay connects to, and advertises the relay's. The relay finds out which
 //! node opened a connection by looking up who owns the other socket (`/proc/net/tcp` and `/proc/PID/fd`), so each
 //! direction of each pair of nodes is a link that can be cut, delayed and throttled by itself. Connections of other
-//! processes are clients' and pass freely.
+//! processes are clients' and pass freely. It looks only while some link is not as it should be: thousands of sockets may
+//! be in that list, and nodes that find others down try to connect many times a second.
 //!
 //! A cut link holds bytes back, as TCP would send them again once packets pass; nothing is ever lost in the middle of
 //! a connection. Chunks of a slow link are delayed one after the other, which makes a long delay a low rate as well.
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub struct Link {
 struct Shared {
     links: Mutex<HashMap<(NodeNumber, NodeNumber), Link>>,
     processes: Mutex<HashMap<NodeNumber, u32>>,
+    /// Whether any link does something to what passes it.
+    disturbed: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -49,15 +52,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// The link between two ends; one that is not a node's is always free.
-    fn link(&self, from: Option<NodeNumber>, to: Option<NodeNumber>) -> Link {
-        match (from, to) {
-            (Some(from), Some(to)) => lock(&self.links)
-                .get(&(from, to))
-                .copied()
-                .unwrap_or_default(),
-            _ => Link::default(),
-        }
+    fn link(&self, from: NodeNumber, to: NodeNumber) -> Link {
+        let links = lock(&self.links);
+        links.get(&(from, to)).copied().unwrap_or_default()
     }
 
     /// Whether anything that passes to or from a node is held back now.
@@ -71,11 +68,41 @@ impl Shared {
     fn closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
+}
+
+/// A connection to a node. Who opened it is looked up once, when it first makes a difference.
+struct Connection<'a> {
+    shared: &'a Shared,
+    near: &'a TcpStream,
+    opened_by: OnceLock<Option<NodeNumber>>,
+    to: NodeNumber,
+}
+
+/// In which direction bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    There,
+    Back,
+}
+
+impl Connection<'_> {
+    /// The link that bytes pass in this direction now. One to or from a client is always free.
+    fn link(&self, direction: Direction) -> Link {
+        if !self.shared.disturbed.load(Ordering::Relaxed) {
+            return Link::default();
+        }
+        let find = || source(self.shared, self.near).unwrap_or_default();
+        match (self.opened_by.get_or_init(find), direction) {
+            (Some(from), Direction::There) => self.shared.link(*from, self.to),
+            (Some(from), Direction::Back) => self.shared.link(self.to, *from),
+            (None, _) => Link::default(),
+        }
+    }
 
     /// Waits until the link lets bytes pass; whether it ever did.
-    fn wait_for(&self, from: Option<NodeNumber>, to: Option<NodeNumber>) -> bool {
-        while self.link(from, to).cut {
-            if self.closing() {
+    fn wait_for(&self, direction: Direction) -> bool {
+        while self.link(direction).cut {
+            if self.shared.closing() {
                 return false;
             }
             std::thread::sleep(TICK);
@@ -143,7 +170,10 @@ impl Relays {
 
     /// Changes what the link does, for open connections too.
     pub fn change(&self, from: NodeNumber, to: NodeNumber, change: impl FnOnce(&mut Link)) {
-        change(lock(&self.shared.links).entry((from, to)).or_default());
+        let mut links = lock(&self.shared.links);
+        change(links.entry((from, to)).or_default());
+        let disturbed = links.values().any(|link| *link != Link::default());
+        self.shared.disturbed.store(disturbed, Ordering::Relaxed);
     }
 }
 
@@ -189,9 +219,14 @@ fn relay(shared: &Arc<Shared>, near: &TcpStream, to: NodeNumber, behind: SocketA
     } else {
         Some(reach()?)
     };
-    let from = source(shared, near)?;
+    let connection = Connection {
+        shared,
+        near,
+        opened_by: OnceLock::new(),
+        to,
+    };
     // A connection needs both directions to come up.
-    if !shared.wait_for(from, Some(to)) || !shared.wait_for(Some(to), from) {
+    if !connection.wait_for(Direction::There) || !connection.wait_for(Direction::Back) {
         return Ok(());
     }
     let far = match reached {
@@ -204,8 +239,8 @@ fn relay(shared: &Arc<Shared>, near: &TcpStream, to: NodeNumber, behind: SocketA
         stream.set_write_timeout(Some(Duration::from_secs(30)))?;
     }
     std::thread::scope(|scope| {
-        let back = scope.spawn(|| pump(shared, &far, near, Some(to), from));
-        let there = pump(shared, near, &far, from, Some(to));
+        let back = scope.spawn(|| pump(&connection, &far, near, Direction::Back));
+        let there = pump(&connection, near, &far, Direction::There);
         let _ = back.join();
         there
     })
@@ -213,18 +248,20 @@ fn relay(shared: &Arc<Shared>, near: &TcpStream, to: NodeNumber, behind: SocketA
 
 /// Carries bytes one way until one end closes, then closes both.
 fn pump(
-    shared: &Shared,
+    connection: &Connection<'_>,
     mut source: &TcpStream,
     mut sink: &TcpStream,
-    from: Option<NodeNumber>,
-    to: Option<NodeNumber>,
+    direction: Direction,
 ) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let result = loop {
-        if shared.closing() {
+        if connection.shared.closing() {
             break Ok(());
         }
-        let count = match source.read(&mut chunk) {
+        let read = source.read(&mut chunk);
+        // Also where nothing has come: whose it is cannot be told any more once its process is gone.
+        let link = connection.link(direction);
+        let count = match read {
             Ok(0) => break Ok(()),
             Ok(count) => count,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -232,9 +269,8 @@ fn pump(
             }
             Err(error) => break Err(error.into()),
         };
-        let link = shared.link(from, to);
         std::thread::sleep(link.delay);
-        if !shared.wait_for(from, to) {
+        if !connection.wait_for(direction) {
             break Ok(());
         }
         if let Err(error) = sink.write_all(&chunk[..count]) {
@@ -245,7 +281,7 @@ fn pump(
         }
     };
     // The news that an end is gone does not pass a cut either.
-    shared.wait_for(from, to);
+    connection.wait_for(direction);
     for stream in [source, sink] {
         let _ = stream.shutdown(Shutdown::Both);
     }
