@@ -9,6 +9,7 @@ use odradek_protocol::ids::{LeaderEpoch, Offset};
 
 use super::{AppendCommit, CommittedBatches, CoordinatorLog, LogFailure};
 use crate::partition::{AppendOptions, Partition, PartitionError};
+use crate::partitions::log_dir::Room;
 
 /// A partition of a coordinator's topic in one term of this broker's leadership.
 pub struct PartitionLog {
@@ -100,6 +101,10 @@ impl CoordinatorLog for PartitionLog {
             });
             read.await.unwrap_or(Err(LogFailure::Unavailable))
         })
+    }
+
+    fn room(&self) -> Room {
+        self.partition.directory().room()
     }
 
     fn max_batch_bytes(&self) -> usize {
