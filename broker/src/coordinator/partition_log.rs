@@ -135,6 +135,7 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::LargerThanSegment { .. }
         | PartitionError::OutOfOrderSequence
         | PartitionError::FencedProducerEpoch
+        | PartitionError::FencedBeforeQuestion
         | PartitionError::OutsideTransaction
         | PartitionError::MarkerInFlight
         | PartitionError::FencedCoordinator

@@ -301,7 +301,10 @@ impl Ordering {
         };
         // As in Kafka that goes before the question, whose answer may be that nobody knows the transactional id.
         if self.has_fenced(producer, producers) {
-            return Err(SequenceFault::FencedEpoch.into());
+            return Err(match batch.verification {
+                Verification::Needed { .. } => PartitionError::FencedBeforeQuestion,
+                Verification::Off | Verification::Done(_) => PartitionError::FencedProducerEpoch,
+            });
         }
         if self.is_in_transaction(header, producers) {
             return Ok(());

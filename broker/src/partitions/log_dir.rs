@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use odradek_storage::LogDirHealth;
+use parking_lot::Mutex;
 
 use crate::partition::PartitionError;
 
@@ -38,6 +39,8 @@ pub struct LogDirectory {
     reserve: AtomicI64,
     /// Free space above the reserve by the last look and what was written since, in bytes. Negative below it.
     room: AtomicI64,
+    /// What was said last of the room there is.
+    told: Mutex<Room>,
     partitions: AtomicUsize,
 }
 
@@ -70,6 +73,7 @@ impl LogDirectory {
             below_reserve: AtomicBool::new(false),
             reserve: AtomicI64::new(0),
             room: AtomicI64::new(i64::MAX),
+            told: Mutex::default(),
             partitions: AtomicUsize::new(0),
         })
     }
@@ -175,12 +179,11 @@ impl LogDirectory {
     pub fn check_reserve(&self, usable_bytes: u64, reserve_bytes: u64) {
         let signed = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
         let room = signed(usable_bytes).saturating_sub(signed(reserve_bytes));
-        let before = self.room();
         self.reserve.store(signed(reserve_bytes), Ordering::Relaxed);
         self.room.store(room, Ordering::Relaxed);
         self.health.set_spare_bytes(room.max(0));
         let now = self.room();
-        if now != before {
+        if std::mem::replace(&mut *self.told.lock(), now) != now {
             let path = self.path().display();
             match now {
                 Room::Enough => tracing::info!(%path, usable_bytes, "coordinators write again"),

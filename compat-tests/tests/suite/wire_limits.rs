@@ -328,7 +328,7 @@ fn members_that_never_come_back_leave_room_for_others() -> Result<()> {
     let mut other = Wire::connect_from([127, 0, 0, 2].into(), broker.address())?;
     assert_eq!(join_alone(&mut other, "from-another", 10_000)?, 0);
     assert_eq!(
-        join_alone(&mut wire, "from-one-again", 1_000)?,
+        join_alone(&mut wire, "from-one-again", 10_000)?,
         COORDINATOR_NOT_AVAILABLE
     );
     Ok(())

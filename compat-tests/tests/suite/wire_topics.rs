@@ -510,7 +510,7 @@ fn the_topics_of_coordinators_do_not_grow_under_them() -> Result<()> {
         let grow = |name: &str| {
             CreatePartitionsTopic::default()
                 .with_name(topic_name(name))
-                .with_count(50)
+                .with_count(51)
                 .with_assignments(None)
         };
         let request = CreatePartitionsRequest::default()
