@@ -205,6 +205,7 @@ impl Broker {
         };
         let telemetry = Arc::new(Telemetry::new(config.telemetry, Arc::clone(&clock)));
         let config = ConfigStore::new(statics, config);
+        metadata.keep_free_on(Arc::clone(&stack.directory));
         let partitions = PartitionManager::new(PartitionManagerOptions {
             node_id: identity.node_id,
             raft: Arc::clone(&stack.raft),

@@ -89,13 +89,23 @@ pub struct ForgetfulDirectory {
 impl ForgetfulDirectory {
     /// Mounts an empty disk.
     pub fn new() -> Result<Self> {
+        Self::of(DISK_BYTES)
+    }
+
+    /// Mounts an empty disk that holds so many bytes.
+    pub fn of(capacity_bytes: u64) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("forgetful-").tempdir()?;
-        let mount = ForgetfulMount::new(directory.path(), DISK_BYTES)
+        let mount = ForgetfulMount::new(directory.path(), capacity_bytes)
             .context("mounting through FUSE (is fuse3 installed?)")?;
         Ok(Self {
             mount,
             _directory: directory,
         })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.mount.path()
     }
 
     /// The mounted disk, to have it fail.

@@ -4,7 +4,7 @@
 //! are an error, so that a field too many is found as surely as one too few.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -14,6 +14,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 use thiserror::Error;
+use tokio::net::TcpSocket;
 
 /// How long one answer may take unless a test says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,7 +77,24 @@ impl Wire {
 
     /// Connects, with `patience` for that and for every answer.
     pub fn connect_within(address: SocketAddr, patience: Duration) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
+        Self::over(TcpStream::connect_timeout(&address, patience)?, patience)
+    }
+
+    /// Connects from an address of this machine.
+    pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
+        let stream = runtime.block_on(async {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((source, 0).into())?;
+            socket.connect(address).await?.into_std()
+        })?;
+        stream.set_nonblocking(false)?;
+        Self::over(stream, PATIENCE)
+    }
+
+    fn over(stream: TcpStream, patience: Duration) -> Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;

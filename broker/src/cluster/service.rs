@@ -430,7 +430,7 @@ fn failed(metadata: &MetadataService, error: &MetadataError) -> PeerReply {
         MetadataError::Propose(_) | MetadataError::Stopped | MetadataError::Raft(_) => {
             not_controller(metadata)
         }
-        MetadataError::TimedOut => PeerReply::Busy,
+        MetadataError::TimedOut | MetadataError::DiskReserve => PeerReply::Busy,
         MetadataError::Encode(_)
         | MetadataError::Batch(_)
         | MetadataError::NotReplayable(_)

@@ -17,6 +17,7 @@ use super::transaction_keys::TransactionsConfig;
 use super::values::Layers;
 use crate::groups::consumer::assignors::Assignor;
 use crate::groups::consumer::{BoundedMs, GroupSettings, MigrationPolicy};
+use crate::groups::member_memory::MemberBounds;
 use crate::metadata::checkpoint::keeper::CheckpointRules;
 use crate::peer::PeerLimits;
 use crate::telemetry::TelemetryLimits;
@@ -177,8 +178,8 @@ pub struct GroupsConfig {
     pub max_size: usize,
     /// `group.consumer.*`.
     pub consumer: GroupSettings,
-    /// `odradek.groups.member.bytes`.
-    pub member_bytes: usize,
+    /// `odradek.groups.member.*`.
+    pub members: MemberBounds,
     /// `offsets.topic.num.partitions`.
     pub offsets_topic_partitions: i32,
     /// `offsets.topic.replication.factor`.
@@ -281,7 +282,7 @@ impl GroupsConfig {
             max_session_timeout: millis(layers, "group.max.session.timeout.ms")?,
             max_size: layers.required("group.max.size")?,
             consumer: consumer_groups(layers)?,
-            member_bytes: layers.required("odradek.groups.member.bytes")?,
+            members: member_bounds(layers)?,
             offsets_topic_partitions: layers.required("offsets.topic.num.partitions")?,
             offsets_topic_replication_factor: replication_factor(
                 layers,
@@ -412,6 +413,16 @@ fn unless_negative<T: TryFrom<i64>>(
 pub(super) fn replication_factor(layers: &Layers, name: &str) -> Result<i16, InvalidValue> {
     let factor: i32 = layers.required(name)?;
     i16::try_from(factor).map_err(|_| refused(layers, name, "it is too large"))
+}
+
+fn member_bounds(layers: &Layers) -> Result<MemberBounds, InvalidValue> {
+    let limit: usize = layers.required("odradek.groups.member.bytes")?;
+    let percent: usize = layers.required("odradek.groups.member.host.percent")?;
+    Ok(MemberBounds {
+        limit,
+        small: layers.required("odradek.groups.member.small.bytes")?,
+        limit_of_host: limit / 100 * percent + limit % 100 * percent / 100,
+    })
 }
 
 fn request_memory_bytes(layers: &Layers) -> Result<usize, InvalidValue> {

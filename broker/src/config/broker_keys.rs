@@ -400,7 +400,8 @@ static LOGS: &[KeySpec] = &[
         .doc(
             "Free space of the data directory's file system below which produce is refused with a \
              retriable error, so that what has been promised can still be kept. At most a twentieth \
-             of the file system counts.",
+             of the file system counts. Below half of it commits, joining a group, transactions and topics are \
+             refused, too; below a quarter of it whatever else clients would have written.",
         ),
     KeySpec::new("log.segment.bytes", Int)
         .default("1073741824")
@@ -634,6 +635,20 @@ static GROUPS: &[KeySpec] = &[
             "Most bytes that the members of all groups may take together with their names, \
              subscriptions and assignments. A member that brings more gets COORDINATOR_NOT_AVAILABLE, \
              which clients retry.",
+        ),
+    KeySpec::new("odradek.groups.member.small.bytes", Int)
+        .default("16384")
+        .at_least(0)
+        .doc(
+            "Members that take more than this leave the last quarter of `odradek.groups.member.bytes` to those \
+             that take no more.",
+        ),
+    KeySpec::new("odradek.groups.member.host.percent", Int)
+        .default("50")
+        .allowed(Between(1, 100))
+        .doc(
+            "Part of `odradek.groups.member.bytes` that members from one address may take together, so that one \
+             client does not keep all others from joining.",
         ),
     KeySpec::new("offsets.topic.num.partitions", Int)
         .default("50")

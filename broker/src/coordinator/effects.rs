@@ -66,6 +66,9 @@ pub struct Effects<R, P, T> {
     pub replies: Vec<(RequestToken, P)>,
     /// Changes to timers, in order.
     pub timers: Vec<TimerChange<T>>,
+    /// Said by the shell: the disk is nearly full, and nothing is to be written for a client but what ends or
+    /// deletes something.
+    pub is_scarce: bool,
 }
 
 impl<R, P, T> Default for Effects<R, P, T> {
@@ -75,6 +78,7 @@ impl<R, P, T> Default for Effects<R, P, T> {
             batch: BatchKind::Plain,
             replies: Vec::new(),
             timers: Vec::new(),
+            is_scarce: false,
         }
     }
 }

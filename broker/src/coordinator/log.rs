@@ -8,6 +8,8 @@ use bytes::Bytes;
 use odradek_protocol::ids::{LeaderEpoch, Offset};
 use thiserror::Error;
 
+use crate::partitions::log_dir::Room;
+
 /// Why the log did not do what it was asked.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LogFailure {
@@ -73,6 +75,11 @@ pub trait CoordinatorLog: Debug + Send + Sync + 'static {
     /// Whether what was known of the log just now is still all there is to know: nobody else can
     /// have led it meanwhile. To be asked after an answer is made and before it leaves.
     fn holds_lease(&self) -> bool;
+
+    /// How much room the disk has.
+    fn room(&self) -> Room {
+        Room::Enough
+    }
 
     /// Largest batch that the log takes, in bytes.
     fn max_batch_bytes(&self) -> usize;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::log::{AppendCommit, CommittedBatches, CoordinatorLog, LogFailure};
+use crate::partitions::log_dir::Room;
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -25,6 +26,7 @@ struct Inner {
     /// What is appended is taken, and stays outside of the log.
     stalled: bool,
     queue: VecDeque<Bytes>,
+    room: Room,
     waiting: VecDeque<(i64, oneshot::Sender<Result<(), LogFailure>>)>,
     appends: usize,
 }
@@ -129,6 +131,11 @@ impl MemoryLog {
         self.inner.lock().lease_is_over = true;
     }
 
+    /// How much room the disk has from now on.
+    pub fn set_room(&self, room: Room) {
+        self.inner.lock().room = room;
+    }
+
     /// Number of batches appended since the log was made.
     pub fn appends(&self) -> usize {
         self.inner.lock().appends
@@ -209,6 +216,10 @@ impl CoordinatorLog for MemoryLog {
 
     fn holds_lease(&self) -> bool {
         !self.inner.lock().lease_is_over
+    }
+
+    fn room(&self) -> Room {
+        self.inner.lock().room
     }
 
     fn max_batch_bytes(&self) -> usize {

@@ -18,6 +18,10 @@
 //! loads anew from the log, once everything that it has appended has committed, also what is not in the
 //! log yet. A shard whose partition is led elsewhere or whose disk is gone ends.
 //!
+//! When the disk is nearly full ([`Room`](crate::partitions::log_dir::Room)), a state machine is told to refuse what
+//! only adds; when there is no room at all, what may write is refused before it gets there, and no timer fires. So
+//! no state has to be thrown away because of that, and whoever only reads is answered.
+//!
 //! Nothing here knows what a group is: other coordinators bring their own state machine.
 
 pub mod effects;
@@ -108,6 +112,9 @@ pub trait StateMachine: Send + 'static {
         now: TimestampMs,
         effects: &mut EffectsOf<Self>,
     );
+
+    /// Whether nothing is written for the request, so that it is answered however full the disk is.
+    fn only_reads(&self, request: &Self::Request) -> bool;
 
     /// A timer has fired. It is gone until it is set again.
     fn timer_fired(&mut self, timer: Self::Timer, now: TimestampMs, effects: &mut EffectsOf<Self>);

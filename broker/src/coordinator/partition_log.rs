@@ -9,6 +9,7 @@ use odradek_protocol::ids::{LeaderEpoch, Offset};
 
 use super::{AppendCommit, CommittedBatches, CoordinatorLog, LogFailure};
 use crate::partition::{AppendOptions, Partition, PartitionError};
+use crate::partitions::log_dir::Room;
 
 /// A partition of a coordinator's topic in one term of this broker's leadership.
 pub struct PartitionLog {
@@ -102,6 +103,10 @@ impl CoordinatorLog for PartitionLog {
         })
     }
 
+    fn room(&self) -> Room {
+        self.partition.directory().room()
+    }
+
     fn max_batch_bytes(&self) -> usize {
         self.partition.settings().max_message_bytes
     }
@@ -130,6 +135,7 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::LargerThanSegment { .. }
         | PartitionError::OutOfOrderSequence
         | PartitionError::FencedProducerEpoch
+        | PartitionError::FencedBeforeQuestion
         | PartitionError::OutsideTransaction
         | PartitionError::MarkerInFlight
         | PartitionError::FencedCoordinator

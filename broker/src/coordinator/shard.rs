@@ -16,9 +16,13 @@ use super::log::{AppendCommit, CoordinatorLog, LogFailure};
 use super::timers::Timers;
 use super::{EffectsOf, LogRecord, ShardError, StateMachine, end_marker, metrics, replay};
 use crate::clock::Clock;
+use crate::partitions::log_dir::Room;
 
 /// How long a shard whose writes fail waits before it loads again.
 const RELOAD_DELAY: Duration = Duration::from_millis(200);
+
+/// How long timers that are due wait when nothing can be written.
+const ROOM_CHECK: Duration = Duration::from_millis(500);
 
 /// How a shard runs.
 #[derive(Clone, Debug)]
@@ -237,7 +241,7 @@ impl<S: StateMachine> Task<S> {
 
     async fn serve_requests(&mut self, serving: &mut Serving<S>) -> Result<(), LogFailure> {
         loop {
-            let wakeup = serving.timers.next_wakeup();
+            let wakeup = serving.next_wakeup();
             let has_room = serving.in_flight.len() < self.options.max_in_flight;
             tokio::select! {
                 biased;
@@ -252,6 +256,10 @@ impl<S: StateMachine> Task<S> {
                     let Some(Message { request, answer }) = message else {
                         return Ok(());
                     };
+                    if serving.is_full() && !serving.state.only_reads(&request) {
+                        let _ = answer.send(Err(ShardError::Unavailable));
+                        continue;
+                    }
                     let token = RequestToken::new(self.next_token);
                     self.next_token += 1;
                     serving.waiting.insert(token, answer);
@@ -301,7 +309,10 @@ impl<S: StateMachine> Serving<S> {
     /// Lets one event happen, and sees to its effects.
     fn step(&mut self, event: impl FnOnce(&mut S, TimestampMs, &mut EffectsOf<S>)) {
         let now = self.clock.wall();
-        let mut effects = Effects::default();
+        let mut effects = Effects {
+            is_scarce: self.log.room() != Room::Enough,
+            ..Effects::default()
+        };
         event(&mut self.state, now, &mut effects);
         for change in std::mem::take(&mut effects.timers) {
             match change {
@@ -324,9 +335,23 @@ impl<S: StateMachine> Serving<S> {
         }
     }
 
+    /// Whether the disk has no room for anything.
+    fn is_full(&self) -> bool {
+        self.log.room() == Room::Exhausted
+    }
+
+    /// When timers are to be looked at. They may write, and wait until there is room.
+    fn next_wakeup(&self) -> Option<Instant> {
+        let wakeup = self.timers.next_wakeup()?;
+        Some(match self.is_full() {
+            true => wakeup.max(Instant::now() + ROOM_CHECK),
+            false => wakeup,
+        })
+    }
+
     fn fire_timers(&mut self, max_in_flight: usize) {
         let now = Instant::now();
-        while self.in_flight.len() < max_in_flight {
+        while self.in_flight.len() < max_in_flight && !self.is_full() {
             let Some(timer) = self.timers.pop_due(now) else {
                 break;
             };

@@ -13,9 +13,10 @@ use crate::groups::config::CoordinatorConfig;
 use crate::groups::coordinator::GroupCoordinator;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{
-    CommitPartition, FetchRequest, FetchTopic, GroupReply, GroupRequest, JoinRequest,
+    CommitPartition, Described, FetchRequest, FetchTopic, GroupReply, GroupRequest, JoinRequest,
 };
 use crate::groups::names::{GenerationId, GroupId, MemberId, TopicName};
+use crate::partitions::log_dir::Room;
 
 fn start(log: &Arc<MemoryLog>, options: ShardOptions) -> Shard<GroupCoordinator> {
     Shard::start(
@@ -336,4 +337,71 @@ async fn a_member_survives_a_restart_of_its_coordinator() {
         shard.call(GroupRequest::Sync(sync)).await,
         Ok(GroupReply::Sync(Err(GroupError::UnknownMember)))
     ));
+}
+
+/// Offset commits used up what was kept free on the disk, and the log directory went offline.
+#[tokio::test(start_paused = true)]
+async fn a_shard_on_a_disk_that_is_nearly_full_takes_no_commits_and_goes_on() {
+    let log = Arc::new(MemoryLog::new());
+    let shard = active(&log).await;
+    assert!(shard.call(commit(0, 1)).await.is_ok());
+    let join = || GroupRequest::Join(join_request());
+    let tombstone = || GroupRequest::Delete(GroupId::new(GROUP));
+    let refused = |reply| matches!(reply, Ok(GroupReply::Commit(Err(GroupError::NotAvailable))));
+    log.set_room(Room::Scarce);
+    let written = log.appends();
+    assert!(refused(shard.call(commit(0, 2)).await));
+    let joined = shard.call(join()).await;
+    assert!(
+        matches!(joined, Ok(GroupReply::Join(reply)) if reply.error == Some(GroupError::NotAvailable))
+    );
+    assert_eq!(log.appends(), written);
+    assert_eq!(offset_of(shard.call(fetch(0)).await), Some(1));
+    log.set_room(Room::Exhausted);
+    for request in [commit(0, 2), join(), tombstone()] {
+        assert_eq!(shard.call(request).await, Err(ShardError::Unavailable));
+    }
+    assert_eq!(offset_of(shard.call(fetch(0)).await), Some(1));
+    assert!(shard.is_active(), "it need not load anew");
+    log.set_room(Room::Scarce);
+    let deleted = shard.call(tombstone()).await;
+    assert!(matches!(deleted, Ok(GroupReply::Delete(Ok(())))));
+    assert!(log.appends() > written);
+    log.set_room(Room::Enough);
+    assert!(shard.call(commit(0, 3)).await.is_ok());
+    assert_eq!(offset_of(shard.call(fetch(0)).await), Some(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn timers_wait_until_there_is_room_to_write_what_comes_of_them() {
+    let log = Arc::new(MemoryLog::new());
+    let shard = active(&log).await;
+    let Ok(GroupReply::Join(joined)) = shard.call(GroupRequest::Join(join_request())).await else {
+        panic!("not joined");
+    };
+    let sync = crate::groups::messages::SyncRequest {
+        group: GroupId::new(GROUP),
+        member: joined.member.clone(),
+        instance: None,
+        generation: joined.generation,
+        protocol_type: None,
+        protocol: None,
+        assignments: Vec::new(),
+    };
+    let synced = shard.call(GroupRequest::Sync(sync)).await;
+    assert!(matches!(synced, Ok(GroupReply::Sync(Ok(_)))));
+    let is_stable = |reply| matches!(reply, Ok(GroupReply::Describe(Described::Classic(group))) if group.state == "Stable");
+    let describe = || GroupRequest::Describe(GroupId::new(GROUP));
+    let written = log.appends();
+    log.set_room(Room::Exhausted);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(is_stable(shard.call(describe()).await));
+    assert_eq!(log.appends(), written);
+    log.set_room(Room::Scarce);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(
+        !is_stable(shard.call(describe()).await),
+        "its session is over"
+    );
+    assert!(log.appends() > written);
 }

@@ -53,7 +53,7 @@ impl From<&GroupsConfig> for CoordinatorConfig {
             max_record_bytes: usize::MAX,
             consumer: config.consumer.clone(),
             metadata: Arc::default(),
-            member_memory: MemberMemory::new(config.member_bytes),
+            member_memory: MemberMemory::new(config.members),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Default for CoordinatorConfig {
             max_record_bytes: 1_000_000,
             consumer: GroupSettings::default(),
             metadata: Arc::default(),
-            member_memory: MemberMemory::new(usize::MAX),
+            member_memory: MemberMemory::for_anybody(usize::MAX),
         }
     }
 }

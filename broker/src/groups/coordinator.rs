@@ -261,6 +261,9 @@ impl GroupCoordinator {
         if request.group.is_empty() {
             return effects.reply(token, refuse(GroupError::InvalidGroupId));
         }
+        if effects.is_scarce {
+            return effects.reply(token, refuse(GroupError::NotAvailable));
+        }
         let allowed =
             self.config.group_min_session_timeout_ms..=self.config.group_max_session_timeout_ms;
         if !allowed.contains(&request.session_timeout_ms) {
@@ -407,6 +410,9 @@ impl GroupCoordinator {
             Some(Group::Consumer(group)) => Self::check_consumer_commit(group, &request)?,
             None if request.generation.get() < 0 => {}
             None => return Err(request.no_such_group),
+        }
+        if effects.is_scarce {
+            return Err(GroupError::NotAvailable);
         }
         let (records, results) = self.to_records(request, now);
         self.write_offsets(records, now, effects);
@@ -663,6 +669,29 @@ impl StateMachine for GroupCoordinator {
         effects: &mut GroupEffects,
     ) {
         self.answer(token, request, now, effects);
+    }
+
+    fn only_reads(&self, request: &GroupRequest) -> bool {
+        match request {
+            GroupRequest::Fetch(_)
+            | GroupRequest::Describe(_)
+            | GroupRequest::ConsumerDescribe(_)
+            | GroupRequest::List(_) => true,
+            GroupRequest::Heartbeat(request) => {
+                !matches!(self.groups.get(&request.group), Some(Group::Consumer(_)))
+            }
+            GroupRequest::Join(_)
+            | GroupRequest::Sync(_)
+            | GroupRequest::Leave(_)
+            | GroupRequest::Commit(_)
+            | GroupRequest::ConsumerHeartbeat(_)
+            | GroupRequest::LookedUp(..)
+            | GroupRequest::Delete(_)
+            | GroupRequest::DeleteOffsets(_)
+            | GroupRequest::CommitInTransaction(_)
+            | GroupRequest::EndTransaction(..)
+            | GroupRequest::TopicsDeleted(_) => false,
+        }
     }
 
     fn timer_fired(&mut self, timer: GroupTimer, now: TimestampMs, effects: &mut GroupEffects) {

@@ -110,10 +110,15 @@ impl OffsetStore {
 
     /// Takes account of a record: a commit, or `None` for a tombstone.
     pub fn apply(&mut self, key: &OffsetKey, commit: Option<OffsetCommit>) {
-        self.staged.outdate(key);
         match commit {
-            Some(commit) => self.put(key, commit),
-            None => self.remove(key),
+            Some(commit) => {
+                self.staged.outdate(key);
+                self.put(key, commit);
+            }
+            None => {
+                self.staged.discard(key);
+                self.remove(key);
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! A staged offset takes effect when the marker of its transaction commits it, but only if no later
 //! record for the same group, topic and partition stands in the log by then: the later record wins,
 //! live as in replay. So every record has a number, in the order of the log, and what comes later
-//! outdates what is staged.
+//! outdates what is staged. A tombstone deletes what is staged before it.
 
 use std::collections::HashMap;
 
@@ -106,11 +106,22 @@ impl StagedOffsets {
         }
     }
 
-    /// A record for `key` has been written outside of any transaction, which is later than all that
+    /// An offset for `key` has been committed outside of any transaction, which is later than all that
     /// is staged for it.
     pub fn outdate(&mut self, key: &OffsetKey) {
         if self.has(key) {
             self.outdate_before(key, self.next_number);
+        }
+    }
+
+    /// What is committed for `key` has been deleted, and what is staged for it is gone with it. The transactions
+    /// stay open.
+    pub fn discard(&mut self, key: &OffsetKey) {
+        for producer_id in self.producers.get(key).cloned().unwrap_or_default() {
+            let open = self.transactions.get_mut(&producer_id);
+            if open.is_some_and(|open| open.offsets.remove(key).is_some()) {
+                self.forget(producer_id, key);
+            }
         }
     }
 
@@ -223,6 +234,28 @@ mod tests {
         assert!(staged.has(&key(0)), "the transaction is open nevertheless");
         staged.stage(producer(1), &key(1), commit(12));
         assert_eq!(ended(&mut staged, 1, true), [12]);
+    }
+
+    #[test]
+    fn what_is_deleted_is_not_staged_any_more_in_any_transaction() {
+        let mut staged = StagedOffsets::default();
+        staged.stage(producer(1), &key(0), commit(10));
+        staged.stage(producer(2), &key(0), commit(20));
+        staged.stage(producer(2), &key(1), commit(21));
+        staged.discard(&key(0));
+        assert!(!staged.has(&key(0)) && staged.has(&key(1)));
+        assert!(staged.has_group(&GroupId::new("g")));
+        assert!(staged.is_open(producer(1)) && staged.is_open(producer(2)));
+        staged.discard(&key(1));
+        assert!(!staged.has_group(&GroupId::new("g")));
+        staged.stage(producer(1), &key(0), commit(11));
+        assert_eq!(
+            ended(&mut staged, 1, true),
+            [11],
+            "staged after it was deleted"
+        );
+        assert_eq!(ended(&mut staged, 2, true), [0_i64; 0]);
+        assert!(!staged.has(&key(0)) && !staged.has_group(&GroupId::new("g")));
     }
 
     #[test]

@@ -26,6 +26,9 @@ impl GroupCoordinator {
         }
         self.check_transactional_commit(&commit)
             .map_err(TxnCommitRefusal::Failed)?;
+        if effects.is_scarce {
+            return Err(TxnCommitRefusal::Failed(GroupError::NotAvailable));
+        }
         let (records, results) = self.to_records(commit, now);
         for record in &records {
             if let GroupRecord::Offset(key, Some(commit)) = record {

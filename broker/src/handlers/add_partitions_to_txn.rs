@@ -3,6 +3,9 @@
 //! Up to version 3 it comes from clients, for one transaction. Later versions are for brokers: many
 //! transactions, of which it may also be asked whether partitions are part of them.
 //!
+//! Clients may not add partitions of the topics that coordinators keep their state in; brokers add those of
+//! `__consumer_offsets`.
+//!
 //! A partition that is named twice is answered twice, but once where its answer is its own rather than that
 //! of the whole transaction: so does Kafka, which collects such answers by partition.
 
@@ -24,6 +27,7 @@ use crate::context::{BrokerContext, RequestContext};
 use crate::coordinator::effects::ProducerIdentity;
 use crate::groups::names::TopicName;
 use crate::metadata::image::MetadataImage;
+use crate::metadata::topic_name::is_internal;
 use crate::txn::asking::{self, Question, TxnSupport};
 use crate::txn::messages::{AddRequest, TopicOfTxn};
 use crate::txn::names::{TransactionalId, TxnVersion};
@@ -69,17 +73,20 @@ async fn add(
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
     let image = broker.metadata.image();
-    if transaction
-        .topics
-        .iter()
-        .any(|topic| has_unknown(&image, topic))
-    {
-        // One that does not exist fails the others too.
+    let fault = |topic: &AddPartitionsToTxnTopic, index| {
+        if version < FIRST_WITH_TRANSACTIONS && is_internal(&topic.name) {
+            return Some(ErrorCode::TopicAuthorizationFailed);
+        }
+        is_unknown(&image, topic, index).then_some(ErrorCode::UnknownTopicOrPartition)
+    };
+    let has_fault = |topic: &AddPartitionsToTxnTopic| {
+        let mut partitions = topic.partitions.iter();
+        partitions.any(|index| fault(topic, *index).is_some())
+    };
+    if transaction.topics.iter().any(has_fault) {
+        // One that cannot be added fails the others too.
         let answered = results(transaction, |topic, index| {
-            match is_unknown(&image, topic, index) {
-                true => ErrorCode::UnknownTopicOrPartition,
-                false => ErrorCode::OperationNotAttempted,
-            }
+            fault(topic, index).unwrap_or(ErrorCode::OperationNotAttempted)
         });
         return once(answered);
     }
@@ -133,11 +140,6 @@ async fn add(
 fn is_unknown(image: &MetadataImage, topic: &AddPartitionsToTxnTopic, index: i32) -> bool {
     let known = image.topic(&topic.name);
     known.is_none_or(|known| known.partition(PartitionIndex::new(index)).is_none())
-}
-
-fn has_unknown(image: &MetadataImage, topic: &AddPartitionsToTxnTopic) -> bool {
-    let mut partitions = topic.partitions.iter();
-    partitions.any(|index| is_unknown(image, topic, *index))
 }
 
 fn to_topic(image: &MetadataImage, topic: &AddPartitionsToTxnTopic) -> TopicOfTxn {

@@ -12,6 +12,7 @@ use crate::metadata::records::MetadataRecord;
 use crate::metadata::refusal::Refusal;
 use crate::metadata::service::MetadataError;
 use crate::metadata::topics;
+use crate::partitions::log_dir::Room;
 
 /// "Nobody asked which operations are allowed."
 pub const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
@@ -99,7 +100,7 @@ where
     D: FnOnce(&MetadataImage, &TableRules) -> Alteration + Send + 'static,
 {
     let rules = topics::rules(broker);
-    let altered = broker.metadata.run(move |image| {
+    let altered = broker.metadata.run_where(Room::Scarce, move |image| {
         let (records, outcomes) = decide(image, &rules);
         (topics::unless(validate_only, records), outcomes)
     });

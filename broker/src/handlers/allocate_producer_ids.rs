@@ -9,6 +9,7 @@ use odradek_protocol::messages::{AllocateProducerIdsRequest, AllocateProducerIds
 use super::Reply;
 use crate::context::RequestContext;
 use crate::metadata::controller::producer_ids::allocate;
+use crate::partitions::log_dir::Room;
 
 /// Answers AllocateProducerIds.
 pub async fn handle(
@@ -16,17 +17,20 @@ pub async fn handle(
     request: AllocateProducerIdsRequest,
 ) -> Reply<AllocateProducerIdsResponse> {
     let broker = NodeId::new(request.broker_id);
-    let allocated = context.broker.metadata.run(move |image| {
-        let is_current = image
-            .broker(broker)
-            .is_some_and(|known| known.broker_epoch == request.broker_epoch);
-        if is_current {
-            let (records, block) = allocate(image, broker);
-            (records, Some(block))
-        } else {
-            (Vec::new(), None)
-        }
-    });
+    let allocated = context
+        .broker
+        .metadata
+        .run_where(Room::Scarce, move |image| {
+            let is_current = image
+                .broker(broker)
+                .is_some_and(|known| known.broker_epoch == request.broker_epoch);
+            if is_current {
+                let (records, block) = allocate(image, broker);
+                (records, Some(block))
+            } else {
+                (Vec::new(), None)
+            }
+        });
     let refused = |code: ErrorCode| {
         message!(AllocateProducerIdsResponse {
             error_code: code.code(),

@@ -14,6 +14,7 @@ use super::admin_answers::Verdict;
 use crate::context::RequestContext;
 use crate::metadata::controller::reassignments::{Reassignment, alter_reassignments};
 use crate::metadata::refusal::Refusal;
+use crate::partitions::log_dir::Room;
 
 /// Answers AlterPartitionReassignments.
 pub async fn handle(
@@ -45,7 +46,9 @@ pub async fn handle(
     let altered = context
         .broker
         .metadata
-        .run(move |image| alter_reassignments(image, &wanted, may_resize));
+        .run_where(Room::Scarce, move |image| {
+            alter_reassignments(image, &wanted, may_resize)
+        });
     let done = match altered.await {
         Ok(done) => done,
         Err(error) => {

@@ -15,6 +15,7 @@ use crate::metadata::controller::create_partitions::{MorePartitions, create_part
 use crate::metadata::led::{Patience, wait_until_led};
 use crate::metadata::refusal::Refusal;
 use crate::metadata::topics;
+use crate::partitions::log_dir::Room;
 
 /// Answers CreatePartitions.
 pub async fn handle(
@@ -31,7 +32,7 @@ pub async fn handle(
         .collect();
     let wanted: Vec<_> = request.topics.into_iter().map(more).collect();
     let silent = broker.partitions.silent_nodes();
-    let grown = broker.metadata.run(move |image| {
+    let grown = broker.metadata.run_where(Room::Enough, move |image| {
         let (records, outcomes) = create_partitions(image, &wanted, &silent);
         (topics::unless(validate_only, records), outcomes)
     });

@@ -132,7 +132,8 @@ async fn commit(
     })
 }
 
-/// Asks the coordinator of the transaction whether the group's partition is part of it.
+/// Asks the coordinator of the transaction whether the group's partition is part of it. As in Kafka a producer
+/// of which the partition knows a later epoch is refused before that.
 async fn verify(
     broker: &BrokerContext,
     support: TxnSupport,
@@ -142,6 +143,10 @@ async fn verify(
 ) -> Result<(), ErrorCode> {
     let offsets = broker.metadata.image();
     let offsets = offsets.topic(OFFSETS_TOPIC);
+    let here = offsets.and_then(|topic| broker.partitions.get(topic.id, partition));
+    if here.is_some_and(|here| here.has_fenced(producer)) {
+        return Err(ErrorCode::InvalidProducerEpoch);
+    }
     let question = Question {
         id,
         producer,

@@ -18,6 +18,7 @@ use crate::metadata::features::{self, KRAFT_VERSION, VOTERS_IN_METADATA};
 use crate::metadata::image::MetadataImage;
 use crate::metadata::records::{FeatureLevelRecord, MetadataRecord};
 use crate::metadata::topics;
+use crate::partitions::log_dir::Room;
 
 /// Last version that answers for each feature.
 const LAST_DETAILED_VERSION: i16 = 1;
@@ -68,7 +69,7 @@ async fn update(context: &RequestContext, request: &UpdateFeaturesRequest) -> Ve
         return Verdict::OK;
     }
     let (validate_only, updates) = (request.validate_only, request.feature_updates.clone());
-    let named = broker.metadata.run(move |image| {
+    let named = broker.metadata.run_where(Room::Scarce, move |image| {
         let mut records = levels(image, &updates);
         if raises && !image.has_voter_records() {
             match name_voters(image) {

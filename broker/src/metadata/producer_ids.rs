@@ -13,6 +13,7 @@ use odradek_protocol::messages::{AllocateProducerIdsRequest, AllocateProducerIds
 use super::controller::producer_ids::{ProducerIdBlock, allocate};
 use super::service::{MetadataError, MetadataService};
 use crate::cluster::Controllers;
+use crate::partitions::log_dir::Room;
 
 /// Pause after a block was refused.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
@@ -88,7 +89,7 @@ impl ProducerIds {
             return Ok((!refused).then_some(block));
         }
         let (broker, current) = (self.broker, Arc::clone(&self.block));
-        let allocated = self.metadata.run(move |image| {
+        let allocated = self.metadata.run_where(Room::Scarce, move |image| {
             // Whoever waited for the same block finds it here.
             if current.lock().is_empty() {
                 let (records, block) = allocate(image, broker);

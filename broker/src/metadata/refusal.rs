@@ -138,6 +138,13 @@ pub enum Refusal {
     /// As many partitions as there are.
     #[error("Topic already has {0} partition(s).")]
     SamePartitionCount(usize),
+    /// More partitions for a topic that coordinators keep their state in.
+    #[error(
+        "The number of partitions of the internal topic {0} cannot be changed: each group and each \
+         transactional id belongs to a partition by that number, and would lose its offsets or its \
+         open transaction."
+    )]
+    CoordinatorsTopic(String),
     /// Fewer partitions than there are.
     #[error(
         "The topic {topic} currently has {current} partition(s); {asked} would not be an increase."
@@ -306,6 +313,7 @@ impl Refusal {
             | Self::UnknownOperation(_)
             | Self::DefaultTopic
             | Self::DefaultGroup
+            | Self::CoordinatorsTopic(_)
             | Self::InvalidRequest(_)
             | Self::InvalidBrokerConfig(_)
             | Self::BrokerNotANumber(_)

@@ -11,7 +11,7 @@
 //! down (`checkpoint`), and the log below goes; a start reads the newest checkpoint and replays what follows.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use odradek_protocol::batch::{BatchError, BatchHeader};
@@ -35,6 +35,7 @@ use super::records::MetadataRecord;
 use super::replay::{self, ReplayError};
 use super::topic_name::CLUSTER_METADATA;
 use crate::clock::Clock;
+use crate::partitions::log_dir::{LogDirectory, Room};
 
 /// Kafka's fixed id of the metadata log's topic: `AAAAAAAAAAAAAAAAAAAAAQ`.
 pub const METADATA_TOPIC_ID: TopicId =
@@ -47,6 +48,9 @@ pub const METADATA_GROUP: GroupKey = GroupKey::new(METADATA_TOPIC_ID, PartitionI
 const QUEUED_COMMANDS: usize = 256;
 /// How long a command may take. Without a majority it would wait for ever.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the files of an empty partition take at most.
+const NEW_PARTITION_BYTES: usize = 64 * 1024;
 
 /// What a service works with.
 pub struct MetadataOptions {
@@ -99,6 +103,9 @@ pub enum MetadataError {
         /// Who does, as far as this node knows.
         leader: Option<NodeId>,
     },
+    /// The disk of the node that leads the metadata is nearly full.
+    #[error("the log directory is below its reserve of free space")]
+    DiskReserve,
     /// It took too long. The change may still be made.
     #[error("the change was not committed in time")]
     TimedOut,
@@ -117,6 +124,7 @@ impl MetadataError {
         match self {
             Self::Raft(_) | Self::NotController { .. } | Self::Stopped => ErrorCode::NotController,
             Self::TimedOut => ErrorCode::RequestTimedOut,
+            Self::DiskReserve => ErrorCode::KafkaStorageError,
             Self::Propose(error) => match error {
                 ProposeError::Offline(_) => ErrorCode::KafkaStorageError,
                 ProposeError::QueueFull { .. } => ErrorCode::RequestTimedOut,
@@ -157,6 +165,8 @@ pub struct MetadataService {
     published: Arc<Published>,
     store: Arc<Store>,
     commands: mpsc::Sender<Command>,
+    /// Where its log is, once that is watched for free space.
+    directory: OnceLock<Arc<LogDirectory>>,
     _tasks: Tasks,
 }
 
@@ -247,6 +257,7 @@ impl MetadataService {
             published,
             store,
             commands,
+            directory: OnceLock::new(),
             _tasks: tasks,
         }))
     }
@@ -296,6 +307,40 @@ impl MetadataService {
     /// The group of the metadata log.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
+    }
+
+    /// The log is on `directory`, whose reserve is kept from clients from now on.
+    pub fn keep_free_on(&self, directory: Arc<LogDirectory>) {
+        let _ = self.directory.set(directory);
+    }
+
+    /// [`Self::run`] for a client that has the metadata grow: nothing is written where there is less room than
+    /// `needed`, and no partition is made here that there is no room for.
+    pub async fn run_where<T: Send + 'static>(
+        &self,
+        needed: Room,
+        command: impl FnOnce(&MetadataImage) -> (Vec<MetadataRecord>, T) + Send + 'static,
+    ) -> Result<Done<T>, MetadataError> {
+        let (node, directory) = (self.node, self.directory.get().cloned());
+        let done = self.run(move |image| {
+            let (records, value) = command(image);
+            let is_made_here = |record: &&MetadataRecord| {
+                matches!(record, MetadataRecord::Partition(made) if made.replicas.contains(&node))
+            };
+            let made = records.iter().filter(is_made_here).count();
+            let bytes = made.saturating_mul(NEW_PARTITION_BYTES);
+            let has_room = records.is_empty()
+                || directory.is_none_or(|directory| directory.take_room_where(needed, bytes));
+            match has_room {
+                true => (records, Some(value)),
+                false => (Vec::new(), None),
+            }
+        });
+        let Done { value, offset } = done.await?;
+        match value {
+            Some(value) => Ok(Done { value, offset }),
+            None => Err(MetadataError::DiskReserve),
+        }
     }
 
     /// On the leader: decides on the latest image, writes the records if there are any, and returns

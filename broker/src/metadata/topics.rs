@@ -16,6 +16,7 @@ use super::records::MetadataRecord;
 use super::refusal::Refusal;
 use super::service::{Done, MetadataError};
 use crate::context::BrokerContext;
+use crate::partitions::log_dir::Room;
 
 /// The rules for changes of configuration as this broker's settings stand.
 pub fn rules(broker: &BrokerContext) -> TableRules {
@@ -37,7 +38,7 @@ pub async fn create(
     let silent = broker.partitions.silent_nodes();
     broker
         .metadata
-        .run(move |image: &MetadataImage| {
+        .run_where(Room::Enough, move |image: &MetadataImage| {
             let rules = CreationRules {
                 default_partitions: config.num_partitions,
                 default_replication_factor: config.default_replication_factor,

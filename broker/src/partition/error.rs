@@ -77,6 +77,9 @@ pub enum PartitionError {
     /// A newer instance of the producer has written already.
     #[error("the producer's epoch is fenced")]
     FencedProducerEpoch,
+    /// The same, of a batch about whose transaction nobody has been asked: Kafka's log does not come to see it.
+    #[error("a later epoch of the producer is known")]
+    FencedBeforeQuestion,
     /// The producer has an open transaction and the batch is not part of it.
     #[error("the producer has an open transaction and the batch is not part of it")]
     OutsideTransaction,
@@ -133,7 +136,9 @@ impl PartitionError {
             Self::Batch(error) => error.error_code(),
             Self::LargerThanSegment { .. } => ErrorCode::RecordListTooLarge,
             Self::OutOfOrderSequence => ErrorCode::OutOfOrderSequenceNumber,
-            Self::FencedProducerEpoch => ErrorCode::InvalidProducerEpoch,
+            Self::FencedProducerEpoch | Self::FencedBeforeQuestion => {
+                ErrorCode::InvalidProducerEpoch
+            }
             Self::OutsideTransaction | Self::Unverified(_) | Self::NotInTransaction => {
                 ErrorCode::InvalidTxnState
             }
@@ -173,6 +178,7 @@ impl PartitionError {
             | Self::NotReady
             | Self::LeaseOver
             | Self::MarkerInFlight
+            | Self::FencedBeforeQuestion
             | Self::FencedCoordinator
             | Self::Unverified(_)
             | Self::NotEnoughReplicas { .. }

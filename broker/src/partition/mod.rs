@@ -625,8 +625,9 @@ impl Partition {
             return Err(PartitionError::Offline(Arc::clone(cause)));
         }
         match origin {
-            // Commits and markers are small, and readers must be able to go on with what is left.
-            BatchOrigin::Coordinator => self.directory.require_online()?,
+            // Commits and markers are small, and readers must be able to go on with what is left. Coordinators
+            // refuse before it comes to this.
+            BatchOrigin::Coordinator => self.directory.require_last_room()?,
             BatchOrigin::Client => self.directory.require_writable()?,
         }
         // A leader that is cut off would take batches that nobody can commit.

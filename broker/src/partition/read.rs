@@ -333,6 +333,7 @@ impl Partition {
             return Err(PartitionError::OffsetOutOfRange(offset));
         }
         if target > offsets.log_start.offset() {
+            self.directory.require_last_room()?;
             let moved = self.group.advance_log_start(target).await;
             moved.map_err(|error| self.events.explain(error))?;
         }

@@ -292,7 +292,21 @@ impl Ordering {
     ) -> Result<(), PartitionError> {
         let header = batch.header;
         self.traces.enter(batch.term);
-        if !header.is_transactional() || self.is_in_transaction(header, producers) {
+        if !header.is_transactional() {
+            return Ok(());
+        }
+        let producer = ProducerIdentity {
+            id: header.producer_id,
+            epoch: header.producer_epoch,
+        };
+        // As in Kafka that goes before the question, whose answer may be that nobody knows the transactional id.
+        if self.has_fenced(producer, producers) {
+            return Err(match batch.verification {
+                Verification::Needed { .. } => PartitionError::FencedBeforeQuestion,
+                Verification::Off | Verification::Done(_) => PartitionError::FencedProducerEpoch,
+            });
+        }
+        if self.is_in_transaction(header, producers) {
             return Ok(());
         }
         match batch.verification {
@@ -315,6 +329,16 @@ impl Ordering {
                 Ok(())
             }
         }
+    }
+
+    /// Whether a later epoch of the producer is known here.
+    fn has_fenced(&self, producer: ProducerIdentity, producers: &impl AppendedProducers) -> bool {
+        let in_flight = self.in_flight.last(producer.id);
+        in_flight.is_some_and(|last| last.epoch() > producer.epoch)
+            || producers.look(|states| {
+                let known = states.get(producer.id);
+                known.is_some_and(|known| known.epoch > producer.epoch)
+            })
     }
 
     /// Whether the producer of the batch has a transaction open here, with this epoch.
@@ -389,6 +413,11 @@ fn sequenced(header: &BatchHeader) -> SequencedBatch {
 }
 
 impl Partition {
+    /// Whether a later epoch of the producer is known here, so that nothing of it is taken any more.
+    pub fn has_fenced(&self, producer: ProducerIdentity) -> bool {
+        self.ordering.lock().has_fenced(producer, &self.reader())
+    }
+
     /// Enqueues the marker that ends a transaction of this partition. A marker for a transaction that
     /// has ended before, or has never written here, is written all the same, but for one that is known to
     /// have been written in this term (`partition/ended.rs`): the producer's next transaction may have begun.

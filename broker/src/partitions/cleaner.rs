@@ -18,6 +18,9 @@ use crate::partition::Partition;
 /// Longest sleep between two questions whether to go on.
 const NAP: Duration = Duration::from_millis(100);
 
+/// Bytes that are moved between two looks at free space.
+const SPACE_CHECK_BYTES: u64 = 1 << 20;
+
 /// Longest sleep between two looks whether the pause between rounds has become another one.
 const PAUSE_LOOK: Duration = Duration::from_secs(1);
 
@@ -61,7 +64,18 @@ async fn pause(config: &ConfigStore) {
 /// Compacts one log if that is due.
 async fn clean_one(partition: &Partition, map_bytes: usize, throttle: Arc<Throttle>) {
     let started = Instant::now();
-    let pace = Box::new(move |bytes| throttle.take(bytes));
+    let directory = Arc::clone(partition.directory());
+    let mut unchecked_bytes = SPACE_CHECK_BYTES;
+    let pace = Box::new(move |bytes| {
+        unchecked_bytes += bytes;
+        if unchecked_bytes >= SPACE_CHECK_BYTES {
+            unchecked_bytes = 0;
+            if !directory.has_room_to_compact() {
+                return ControlFlow::Break(());
+            }
+        }
+        throttle.take(bytes)
+    });
     match partition.compact(map_bytes, pace).await {
         Ok(Some(outcome)) => {
             data_metrics::compacted(&outcome.stats);

@@ -1,9 +1,19 @@
 //! One log directory of the broker: whether it may be written to.
 //!
 //! Two things stop writes. A failed write or sync takes the directory offline for good, as the
-//! storage layer decides. And once free space falls below the configured reserve, produce is
-//! refused with a retriable error until there is room again: what is left is kept for what has
-//! been promised already (logs being read, coordinators, the metadata log).
+//! storage layer decides. And once free space falls below the configured reserve, one kind of write after
+//! the other is refused with a retriable error until there is room again, so that a disk that is filled
+//! takes nothing offline:
+//!
+//! | free space below | what is refused |
+//! |---|---|
+//! | the reserve | produce |
+//! | half of it ([`Room::Scarce`]) | what makes the logs of coordinators and the metadata grow for clients |
+//! | a quarter of it ([`Room::Exhausted`]) | what ends or deletes something, too, before it is begun; compaction |
+//! | an eighth of it | every batch, also in the middle of what coordinators have begun |
+//!
+//! What is left then is kept for what no client asks for: votes, indexes, checkpoints, an old segment's end.
+//! Absent on purpose: a follower takes what its leader sends, whatever room it has itself.
 
 use std::io;
 use std::path::Path;
@@ -11,16 +21,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use odradek_storage::LogDirHealth;
+use parking_lot::Mutex;
 
 use crate::partition::PartitionError;
+
+/// The parts of the reserve below which more is refused than above; see the module.
+const SCARCE_PART: i64 = 2;
+const EXHAUSTED_PART: i64 = 4;
+const LAST_PART: i64 = 8;
 
 /// See the module.
 #[derive(Debug)]
 pub struct LogDirectory {
     health: Arc<LogDirHealth>,
     below_reserve: AtomicBool,
-    /// What may still be produced before free space is looked at again, in bytes.
+    /// The reserve, in bytes; 0 until free space has been looked at.
+    reserve: AtomicI64,
+    /// Free space above the reserve by the last look and what was written since, in bytes. Negative below it.
     room: AtomicI64,
+    /// What was said last of the room there is.
+    told: Mutex<Room>,
     partitions: AtomicUsize,
 }
 
@@ -33,13 +53,27 @@ pub struct DiskSpace {
     pub usable_bytes: u64,
 }
 
+/// How much room a log directory has for what is not produced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// For nothing that a client asks for.
+    Exhausted,
+    /// For what ends or deletes something.
+    Scarce,
+    /// For everything.
+    #[default]
+    Enough,
+}
+
 impl LogDirectory {
     /// A log directory whose health is shared with its logs.
     pub fn new(health: Arc<LogDirHealth>) -> Arc<Self> {
         Arc::new(Self {
             health,
             below_reserve: AtomicBool::new(false),
+            reserve: AtomicI64::new(0),
             room: AtomicI64::new(i64::MAX),
+            told: Mutex::default(),
             partitions: AtomicUsize::new(0),
         })
     }
@@ -71,11 +105,64 @@ impl LogDirectory {
         Ok(())
     }
 
-    /// Counts what has been produced, so that a burst does not eat up the reserve between two looks
+    /// How much room there is for what is not produced. A first look that has not been had is no reason to
+    /// refuse anything.
+    pub fn room(&self) -> Room {
+        if self.is_above(EXHAUSTED_PART) {
+            match self.is_above(SCARCE_PART) {
+                true => Room::Enough,
+                false => Room::Scarce,
+            }
+        } else {
+            Room::Exhausted
+        }
+    }
+
+    /// Whether compaction, which needs room before it gives any, may go on. Looks at free space itself: what it
+    /// writes is not counted.
+    pub fn has_room_to_compact(&self) -> bool {
+        let reserve = self.reserve.load(Ordering::Relaxed);
+        let usable = |space: DiskSpace| i64::try_from(space.usable_bytes).unwrap_or(i64::MAX);
+        self.space()
+            .is_ok_and(|space| usable(space) >= reserve / EXHAUSTED_PART)
+    }
+
+    /// An error if not even what coordinators have begun may be written.
+    pub fn require_last_room(&self) -> Result<(), PartitionError> {
+        self.require_online()?;
+        match self.is_above(LAST_PART) {
+            true => Ok(()),
+            false => Err(PartitionError::DiskReserve),
+        }
+    }
+
+    /// Whether more is free than that part of the reserve.
+    fn is_above(&self, part: i64) -> bool {
+        let reserve = self.reserve.load(Ordering::Relaxed);
+        let usable = self.room.load(Ordering::Relaxed).saturating_add(reserve);
+        usable >= reserve / part
+    }
+
+    /// Counts what has been written, so that a burst does not eat up the reserve between two looks
     /// at free space.
     pub fn take_room(&self, bytes: usize) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.room.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether there is as much room as `needed`, and for `bytes` besides; these are counted then.
+    pub fn take_room_where(&self, needed: Room, bytes: usize) -> bool {
+        if self.room() < needed {
+            return false;
+        }
+        self.take_room(bytes);
+        // Nothing more is no reason to look again.
+        let fits = bytes == 0 || self.room() == Room::Enough;
+        if !fits {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.room.fetch_add(bytes, Ordering::Relaxed);
+        }
+        fits
     }
 
     /// Space of its file system.
@@ -90,10 +177,24 @@ impl LogDirectory {
     /// Compares free space with the reserve. Produce is let in again only with an eighth more than
     /// the reserve, so that it does not flap.
     pub fn check_reserve(&self, usable_bytes: u64, reserve_bytes: u64) {
-        let room = usable_bytes.saturating_sub(reserve_bytes);
-        let room = i64::try_from(room).unwrap_or(i64::MAX);
+        let signed = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let room = signed(usable_bytes).saturating_sub(signed(reserve_bytes));
+        self.reserve.store(signed(reserve_bytes), Ordering::Relaxed);
         self.room.store(room, Ordering::Relaxed);
-        self.health.set_spare_bytes(room);
+        self.health.set_spare_bytes(room.max(0));
+        let now = self.room();
+        if std::mem::replace(&mut *self.told.lock(), now) != now {
+            let path = self.path().display();
+            match now {
+                Room::Enough => tracing::info!(%path, usable_bytes, "coordinators write again"),
+                Room::Scarce => {
+                    tracing::error!(%path, usable_bytes, "disk nearly full: coordinators write only what ends or deletes");
+                }
+                Room::Exhausted => {
+                    tracing::error!(%path, usable_bytes, "disk full: coordinators write nothing");
+                }
+            }
+        }
         let was_below = self.below_reserve.load(Ordering::Relaxed);
         let is_below = is_below_reserve(was_below, usable_bytes, reserve_bytes);
         if is_below != was_below {
@@ -157,6 +258,55 @@ mod tests {
         assert!(error.error_code().retriable());
         directory.check_reserve(200, 100);
         assert!(directory.require_writable().is_ok());
+    }
+
+    /// What was kept free was kept from Produce alone: offset commits used it up, and the directory went offline.
+    #[test]
+    fn what_is_kept_free_is_given_out_step_by_step_and_never_to_its_end() {
+        let directory = LogDirectory::new(LogDirHealth::new("/nowhere"));
+        assert_eq!(directory.room(), Room::Enough, "not looked at yet");
+        for (usable_bytes, room, has_last) in [
+            (1_000, Room::Enough, true),
+            (400, Room::Enough, true),
+            (399, Room::Scarce, true),
+            (200, Room::Scarce, true),
+            (199, Room::Exhausted, true),
+            (100, Room::Exhausted, true),
+            (99, Room::Exhausted, false),
+            (0, Room::Exhausted, false),
+        ] {
+            directory.check_reserve(usable_bytes, 800);
+            assert_eq!(directory.room(), room, "{usable_bytes}");
+            assert_eq!(
+                directory.require_last_room().is_ok(),
+                has_last,
+                "{usable_bytes}"
+            );
+            assert_eq!(
+                directory.require_writable().is_ok(),
+                usable_bytes > 800,
+                "{usable_bytes}"
+            );
+        }
+        directory.check_reserve(1_000, 800);
+        for (written, room) in [
+            (600, Room::Enough),
+            (200, Room::Scarce),
+            (1, Room::Exhausted),
+        ] {
+            directory.take_room(written);
+            assert_eq!(directory.room(), room, "between two looks");
+        }
+        directory.check_reserve(0, 0);
+        assert_eq!(directory.room(), Room::Enough, "a reserve of 0 is none");
+        directory.check_reserve(1_000, 800);
+        assert!(!directory.take_room_where(Room::Enough, 601));
+        assert!(directory.take_room_where(Room::Enough, 600));
+        assert!(!directory.take_room_where(Room::Enough, 1));
+        assert!(directory.take_room_where(Room::Enough, 0));
+        directory.check_reserve(399, 800);
+        assert!(!directory.take_room_where(Room::Enough, 0));
+        assert!(directory.take_room_where(Room::Scarce, 0));
     }
 
     #[test]

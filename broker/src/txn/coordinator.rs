@@ -150,6 +150,9 @@ impl TxnCoordinator {
             };
             return reply_init(token, Err(concurrent.into()), effects);
         }
+        if effects.is_scarce {
+            return reply_init(token, Err(TxnError::NotAvailable.into()), effects);
+        }
         let initialized = current.initialized(&request, now);
         let reply = initialized.map(|next| {
             let producer = next.producer();
@@ -186,6 +189,7 @@ impl TxnCoordinator {
         let reply = match changed {
             Ok(None) => Ok(()),
             Ok(Some(next)) if size_bound(&next) > max_bytes => Err(TxnError::TooLarge),
+            Ok(Some(_)) if effects.is_scarce => Err(TxnError::NotAvailable),
             Ok(Some(next)) => {
                 self.write(&id, next, effects);
                 Ok(())
@@ -240,6 +244,10 @@ impl TxnCoordinator {
         }
         let reply = match current.ended(&request, now) {
             Ok(None) => Ok(current.producer()),
+            // There is nothing to end, but a new epoch to give.
+            Ok(Some(_)) if effects.is_scarce && current.state != TxnState::Ongoing => {
+                Err(TxnError::NotAvailable.into())
+            }
             Ok(Some(next)) => {
                 let producer = next.producer_after_completion();
                 self.write(&id, next, effects);
@@ -488,6 +496,20 @@ impl StateMachine for TxnCoordinator {
     ) {
         self.answer(token, request, now, effects);
         self.tell(effects);
+    }
+
+    fn only_reads(&self, request: &TxnRequest) -> bool {
+        match request {
+            TxnRequest::Verify(_)
+            | TxnRequest::Describe(_)
+            | TxnRequest::List(_)
+            | TxnRequest::NextMarkers { .. }
+            | TxnRequest::SetVersion(_) => true,
+            TxnRequest::Init(_)
+            | TxnRequest::Add(_)
+            | TxnRequest::End(_)
+            | TxnRequest::MarkersWritten(_) => false,
+        }
     }
 
     fn timer_fired(&mut self, timer: TxnTimer, now: TimestampMs, effects: &mut TxnEffects) {

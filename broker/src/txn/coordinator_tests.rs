@@ -29,6 +29,8 @@ struct Bench {
     replies: HashMap<RequestToken, TxnReply>,
     next_token: u64,
     next_producer_id: i64,
+    /// The disk is nearly full.
+    is_scarce: bool,
 }
 
 impl Bench {
@@ -41,13 +43,17 @@ impl Bench {
             replies: HashMap::new(),
             next_token: 0,
             next_producer_id: 100,
+            is_scarce: false,
         };
         bench.event(|coordinator, now, effects| coordinator.loaded(now, effects));
         bench
     }
 
     fn event(&mut self, event: impl FnOnce(&mut TxnCoordinator, TimestampMs, &mut TxnEffects)) {
-        let mut effects = Effects::default();
+        let mut effects = Effects {
+            is_scarce: self.is_scarce,
+            ..Effects::default()
+        };
         let now = TimestampMs::new(self.now_ms);
         event(&mut self.coordinator, now, &mut effects);
         self.log.extend(effects.records);
@@ -530,4 +536,33 @@ fn lists_are_filtered_and_unknown_ids_are_refused() {
         ),
         1
     );
+}
+
+#[test]
+fn a_disk_that_is_nearly_full_takes_what_ends_a_transaction_and_nothing_that_begins_one() {
+    let mut bench = Bench::new(TxnVersion::V2);
+    let open = bench.init();
+    assert_eq!(bench.add(open, 0), Ok(()));
+    bench.is_scarce = true;
+    let written = bench.log.len();
+    assert_eq!(bench.add(open, 0), Ok(()), "it is in it already");
+    assert_eq!(bench.add(open, 1), Err(TxnError::NotAvailable));
+    assert_eq!(bench.log.len(), written);
+    let next = bench.end(open, true).expect("ended");
+    bench.complete();
+    let written = bench.log.len();
+    assert_eq!(bench.end(open, true), Ok(next), "asked again");
+    assert_eq!(bench.end(next, false), Err(TxnError::NotAvailable));
+    assert_eq!(bench.add(next, 0), Err(TxnError::NotAvailable));
+    assert_eq!(bench.init_as(None), Err(TxnError::NotAvailable));
+    assert_eq!(bench.log.len(), written, "a new epoch is nothing that ends");
+    bench.is_scarce = false;
+    assert_eq!(bench.add(next, 0), Ok(()));
+    bench.is_scarce = true;
+    assert_eq!(
+        bench.init_as(None),
+        Err(TxnError::ConcurrentTransactions),
+        "a new instance ends what is open"
+    );
+    assert!(bench.log.len() > written + 1);
 }

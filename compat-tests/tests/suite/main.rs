@@ -39,6 +39,7 @@ mod wire_cluster_transactions;
 mod wire_cluster_unclean;
 mod wire_compaction;
 mod wire_descriptors;
+mod wire_disk;
 mod wire_groups;
 mod wire_limits;
 mod wire_offsets;

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use compat_tests::broker::Broker;
+use compat_tests::groups::{coordinator_is_up, join_request};
 use compat_tests::requests::create_topic;
 use compat_tests::server::{Server, kafka_instead};
 use compat_tests::transcript::served_versions;
-use compat_tests::wire::{WireError, request_header_version};
+use compat_tests::wire::{Wire, WireError, request_header_version};
 use kafka_protocol::messages::MetadataRequest;
 
 const MIB: u64 = 1 << 20;
@@ -279,5 +280,56 @@ fn clients_that_never_read_are_not_read_from_and_stop_nobody() -> Result<()> {
         let mut frame = vec![0; usize::try_from(i32::from_be_bytes(length))?];
         late.read_exact(&mut frame)?;
     }
+    Ok(())
+}
+
+/// JoinGroup into a group of its own with so much to bring, by a version that needs no id first.
+fn join_alone(wire: &mut Wire, group: &str, bytes: usize) -> Result<i16> {
+    let mut request = join_request(3, group, "", "range");
+    request.session_timeout_ms = 300_000;
+    request.protocols[0].metadata = vec![b'x'; bytes].into();
+    Ok(wire.call(3, &request)?.error_code)
+}
+
+/// One client's members that never come back took all the memory, and nobody joined a group anew meanwhile.
+#[test]
+fn members_that_never_come_back_leave_room_for_others() -> Result<()> {
+    const COORDINATOR_NOT_AVAILABLE: i16 = 15;
+    let fill = |wire: &mut Wire, prefix: &str, bytes| {
+        for number in 0..1_000 {
+            let code = join_alone(wire, &format!("{prefix}-{number}"), bytes)?;
+            if code != 0 {
+                assert_eq!(code, COORDINATOR_NOT_AVAILABLE);
+                return Ok(number);
+            }
+        }
+        anyhow::bail!("{prefix} takes everything")
+    };
+    let start = |percent: &str| {
+        let broker = Broker::options()
+            .set("odradek.groups.member.bytes", "1000000")
+            .set("odradek.groups.member.host.percent", percent)
+            .start()?;
+        let mut wire = broker.connect()?;
+        coordinator_is_up(&mut wire, "limits")?;
+        Ok::<_, anyhow::Error>((broker, wire))
+    };
+    // Large ones leave a quarter to small ones.
+    let (_broker, mut wire) = start("100")?;
+    let large = fill(&mut wire, "large", 100_000)?;
+    ensure!((5..=7).contains(&large), "{large} large members");
+    assert_eq!(join_alone(&mut wire, "small", 1_000)?, 0);
+    let small = fill(&mut wire, "small", 1_000)?;
+    ensure!((50..=300).contains(&small), "{small} small members");
+    // Those of one address leave room to those of others.
+    let (broker, mut wire) = start("50")?;
+    let small = fill(&mut wire, "from-one", 10_000)?;
+    ensure!((40..=50).contains(&small), "{small} members of one address");
+    let mut other = Wire::connect_from([127, 0, 0, 2].into(), broker.address())?;
+    assert_eq!(join_alone(&mut other, "from-another", 10_000)?, 0);
+    assert_eq!(
+        join_alone(&mut wire, "from-one-again", 10_000)?,
+        COORDINATOR_NOT_AVAILABLE
+    );
     Ok(())
 }

@@ -5,19 +5,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use compat_tests::batches::BatchSpec;
 use compat_tests::broker::Broker;
+use compat_tests::groups::{committed, coordinator_is_up, offset_commit};
 use compat_tests::requests::{
     LATEST, Topic, creatable, create_topic, delete_topic, list_offset, metadata_of, produce_ok,
     topic_name, until_not_retriable,
 };
 use compat_tests::server::{Server, kafka_instead};
+use compat_tests::transactions::TxnProducer;
 use compat_tests::wire::{Wire, text};
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::DescribeConfigsResourceResult;
 use kafka_protocol::messages::incremental_alter_configs_request as incremental;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{
-    AlterConfigsRequest, CreateTopicsRequest, DescribeConfigsRequest,
+    AlterConfigsRequest, CreatePartitionsRequest, CreateTopicsRequest, DescribeConfigsRequest,
     IncrementalAlterConfigsRequest, MetadataRequest,
 };
 
@@ -485,5 +488,47 @@ fn a_thousand_partitions_cost_the_same_after_every_restart() -> Result<()> {
         last.2 < first.2 * 3 + Duration::from_secs(2),
         "restart and start: {seen:?}"
     );
+    Ok(())
+}
+
+/// Each group and each transactional id belongs to a partition by the number of partitions: with another number
+/// its offsets were not found, and its open transaction hung.
+#[test]
+fn the_topics_of_coordinators_do_not_grow_under_them() -> Result<()> {
+    if kafka_instead() {
+        // It takes the request, and the harm comes with the next restart.
+        return Ok(());
+    }
+    let (_server, mut wire, topic) = Server::with_topic("grows", 1, &[])?;
+    coordinator_is_up(&mut wire, "grows")?;
+    let commit = offset_commit(8, "grows", -1, "", &[("grows", 0, 5)]);
+    let answer = wire.call(8, &commit)?;
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+    let producer = TxnProducer::init(&mut wire, "grows")?;
+    producer.produce(&mut wire, 12, &topic, 0, producer.batch(0, 1, NOW)?)?;
+    for validate_only in [true, false] {
+        let grow = |name: &str| {
+            CreatePartitionsTopic::default()
+                .with_name(topic_name(name))
+                .with_count(51)
+                .with_assignments(None)
+        };
+        let request = CreatePartitionsRequest::default()
+            .with_topics(vec![
+                grow("__consumer_offsets"),
+                grow("__transaction_state"),
+            ])
+            .with_timeout_ms(10_000)
+            .with_validate_only(validate_only);
+        let answer = wire.call(3, &request)?;
+        for result in &answer.results {
+            assert_eq!(result.error_code, INVALID_REQUEST, "{result:?}");
+            let message = result.error_message.as_deref().unwrap_or_default();
+            ensure!(message.contains("cannot be changed"), "{message}");
+        }
+        assert_eq!(answer.results.len(), 2);
+    }
+    assert_eq!(committed(&mut wire, "grows", "grows", 0)?.0, 5);
+    producer.end(&mut wire, 5, true)?;
     Ok(())
 }

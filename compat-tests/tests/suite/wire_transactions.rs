@@ -16,12 +16,17 @@ use compat_tests::server::Server;
 use compat_tests::transactions::{
     TxnProducer, init_request, latest_stable, read_committed, state_of,
 };
-use compat_tests::wire::Wire;
-use kafka_protocol::messages::DeleteRecordsRequest;
+use compat_tests::wire::{Wire, text};
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
 use kafka_protocol::messages::fetch_response::PartitionData;
+use kafka_protocol::messages::offset_delete_request::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
+use kafka_protocol::messages::{
+    DeleteGroupsRequest, DeleteRecordsRequest, GroupId, OffsetDeleteRequest,
+};
 
 const NOW: i64 = 1_700_000_000_000;
 const MIB: i32 = 1024 * 1024;
@@ -484,5 +489,164 @@ fn the_coordinator_is_killed_in_the_middle_of_fifty_transactions_and_none_is_hal
         };
         assert_eq!(ends(&mut wire, 0)?, ends(&mut wire, 1)?, "nothing hangs");
     }
+    Ok(())
+}
+
+/// The topics of coordinators become part of a transaction by AddOffsetsToTxn and among brokers alone.
+#[test]
+fn clients_add_no_partitions_of_internal_topics() -> Result<()> {
+    const AUTHORIZATION_FAILED: i16 = 29;
+    const NOT_ATTEMPTED: i16 = 55;
+    const UNKNOWN: i16 = 3;
+    let (_server, mut wire, _topic) = Server::with_topic("internal", 2, &[])?;
+    coordinator_is_up(&mut wire, "internal")?;
+    let mine = TxnProducer::init(&mut wire, "internal")?;
+    let rows = |wire: &mut Wire, version, mine: &TxnProducer, topics: &[(&str, &[i32])]| {
+        let answer = wire.call(version, &mine.add_request(version, topics, false))?;
+        let later = answer.results_by_transaction.into_iter();
+        let later = later.flat_map(|transaction| transaction.topic_results);
+        let topics = answer
+            .results_by_topic_v3_and_below
+            .into_iter()
+            .chain(later);
+        let rows = topics.flat_map(|topic| {
+            let name = topic.name.0.to_string();
+            let rows = topic.results_by_partition.into_iter();
+            rows.map(move |row| {
+                let row = (row.partition_index, row.partition_error_code);
+                ((name.clone(), row.0), row.1)
+            })
+        });
+        Ok::<BTreeMap<_, _>, anyhow::Error>(rows.collect())
+    };
+    let at = |name: &str, index| (name.to_owned(), index);
+    for version in 0..=3 {
+        // Also for a producer that is fenced: it is not looked at.
+        for mine in [mine.clone(), mine.with_epoch(7)] {
+            let topics: &[(&str, &[i32])] = &[
+                ("__consumer_offsets", &[0, 99]),
+                ("__share_group_state", &[0]),
+                ("internal", &[0, 7]),
+            ];
+            let expected = BTreeMap::from([
+                (at("__consumer_offsets", 0), AUTHORIZATION_FAILED),
+                (at("__consumer_offsets", 99), AUTHORIZATION_FAILED),
+                (at("__share_group_state", 0), AUTHORIZATION_FAILED),
+                (at("internal", 0), NOT_ATTEMPTED),
+                (at("internal", 7), UNKNOWN),
+            ]);
+            let found = rows(&mut wire, version, &mine, topics)?;
+            assert_eq!(found, expected, "version {version}");
+        }
+    }
+    for version in 4..=5 {
+        let topics: &[(&str, &[i32])] = &[("__consumer_offsets", &[0]), ("internal", &[1])];
+        let expected = BTreeMap::from([(at("__consumer_offsets", 0), 0), (at("internal", 1), 0)]);
+        let found = rows(&mut wire, version, &mine, topics)?;
+        assert_eq!(found, expected, "version {version}");
+    }
+    Ok(())
+}
+
+/// What a partition knows of a producer goes before what its coordinator would say of a transactional id, which
+/// may be that there is none.
+#[test]
+fn an_old_epoch_is_refused_as_that_whatever_the_transactional_id() -> Result<()> {
+    const INVALID_EPOCH: i16 = 47;
+    const INVALID_MAPPING: i16 = 49;
+    let (_server, mut wire, topic) = Server::with_topic("old-epoch", 2, &[])?;
+    coordinator_is_up(&mut wire, "old-epoch")?;
+    let old = TxnProducer::init(&mut wire, "old-epoch")?;
+    old.produce(&mut wire, 12, &topic, 0, old.batch(0, 1, NOW)?)?;
+    old.commit(&mut wire, 5, "old-epoch", ("old-epoch", 0), 3)?;
+    let new = old.end(&mut wire, 5, true)?;
+    assert_eq!(new.epoch, old.epoch + 1);
+    let produce = |wire: &mut Wire, version, mine: &TxnProducer, partition| {
+        let request = mine.produce_request(version, &topic, partition, mine.batch(1, 1, NOW)?);
+        let answer = wire.call(version, &request)?;
+        Ok::<_, anyhow::Error>(answer.responses[0].partition_responses[0].error_code)
+    };
+    let commit = |wire: &mut Wire, version, mine: &TxnProducer| {
+        let request = mine.commit_request("old-epoch", "old-epoch", 0, 4);
+        let answer = wire.call(version, &request)?;
+        Ok::<_, anyhow::Error>(answer.topics[0].partitions[0].error_code)
+    };
+    let nobody = |mine: &TxnProducer| TxnProducer {
+        id: "nobody".to_owned(),
+        ..mine.clone()
+    };
+    for version in 9..=12 {
+        for mine in [old.clone(), nobody(&old), nobody(&old).with_epoch(-1)] {
+            let code = produce(&mut wire, version, &mine, 0)?;
+            assert_eq!(code, INVALID_EPOCH, "Produce {version} of {mine:?}");
+        }
+        for mine in [nobody(&new), nobody(&old.with_producer_id(999_999))] {
+            let code = produce(&mut wire, version, &mine, 0)?;
+            assert_eq!(code, INVALID_MAPPING, "Produce {version} of {mine:?}");
+        }
+        // The other partition knows nothing of the producer.
+        assert_eq!(
+            produce(&mut wire, version, &nobody(&old), 1)?,
+            INVALID_MAPPING
+        );
+        assert_eq!(produce(&mut wire, version, &old, 1)?, INVALID_EPOCH);
+    }
+    for version in 0..=5 {
+        for mine in [old.clone(), nobody(&old), nobody(&old).with_epoch(-1)] {
+            let code = commit(&mut wire, version, &mine)?;
+            assert_eq!(code, INVALID_EPOCH, "TxnOffsetCommit {version} of {mine:?}");
+        }
+        for mine in [nobody(&new), nobody(&old.with_producer_id(999_999))] {
+            let code = commit(&mut wire, version, &mine)?;
+            assert_eq!(
+                code, INVALID_MAPPING,
+                "TxnOffsetCommit {version} of {mine:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What a group has pending in a transaction goes with the group, or with the offset: nobody has to wait for the end of
+/// the transaction to be told that there is nothing.
+#[test]
+fn offsets_that_are_deleted_while_a_transaction_is_open_are_gone_at_once() -> Result<()> {
+    let (_server, mut wire, _topic) = Server::with_topic("pending", 2, &[])?;
+    let group = "pending";
+    coordinator_is_up(&mut wire, group)?;
+    let stable = |wire: &mut Wire, partition| {
+        let request = offset_fetch(7, group, Some(&[("pending", &[partition])]));
+        let answer = wire.call(7, &request.with_require_stable(true))?;
+        let row = &answer.topics[0].partitions[0];
+        Ok::<_, anyhow::Error>((row.error_code, row.committed_offset))
+    };
+    let mine = TxnProducer::init(&mut wire, "pending")?;
+    mine.commit(&mut wire, 5, group, ("pending", 0), 3)?;
+    mine.commit(&mut wire, 5, group, ("pending", 1), 4)?;
+    assert_eq!(stable(&mut wire, 0)?, (UNSTABLE_OFFSET_COMMIT, -1));
+    let topic = OffsetDeleteRequestTopic::default()
+        .with_name(compat_tests::requests::topic_name("pending"))
+        .with_partitions(vec![
+            OffsetDeleteRequestPartition::default().with_partition_index(0),
+        ]);
+    let delete = OffsetDeleteRequest::default()
+        .with_group_id(GroupId(text(group)))
+        .with_topics(vec![topic]);
+    let answer = wire.call(0, &delete)?;
+    assert_eq!(
+        (answer.error_code, answer.topics[0].partitions[0].error_code),
+        (0, 0)
+    );
+    assert_eq!(stable(&mut wire, 0)?, (0, -1));
+    assert_eq!(stable(&mut wire, 1)?, (UNSTABLE_OFFSET_COMMIT, -1));
+    let delete = DeleteGroupsRequest::default().with_groups_names(vec![GroupId(text(group))]);
+    assert_eq!(wire.call(2, &delete)?.results[0].error_code, 0);
+    assert_eq!(stable(&mut wire, 1)?, (0, -1));
+    // What is committed after that is another thing.
+    mine.commit(&mut wire, 5, group, ("pending", 1), 5)?;
+    assert_eq!(stable(&mut wire, 1)?, (UNSTABLE_OFFSET_COMMIT, -1));
+    mine.end(&mut wire, 5, true)?;
+    assert_eq!(stable(&mut wire, 0)?, (0, -1));
+    assert_eq!(stable(&mut wire, 1)?, (0, 5));
     Ok(())
 }

@@ -72,7 +72,7 @@ impl Member {
         memory: &Arc<MemberMemory>,
     ) -> Self {
         Self {
-            share: Share::new(memory, bytes_of_join(&request)),
+            share: Share::new(memory, &request.client_host, bytes_of_join(&request)),
             id,
             instance: request.instance,
             client_id: request.client_id,
@@ -93,7 +93,7 @@ impl Member {
         memory: &Arc<MemberMemory>,
     ) -> Self {
         let mut member = Self {
-            share: Share::new(memory, 0),
+            share: Share::new(memory, &record.client_host, 0),
             id: record.member_id.clone(),
             instance: record.instance_id.clone(),
             client_id: record.client_id.clone(),

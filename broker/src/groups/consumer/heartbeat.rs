@@ -9,6 +9,7 @@ use super::member::{ConsumerMember, MemberState};
 use super::reconcile::Surroundings;
 use super::regexes::{self, Lookup};
 use crate::groups::error::GroupError;
+use crate::groups::member_memory::Claim;
 use crate::groups::messages::{ConsumerHeartbeatReply, ConsumerHeartbeatRequest, GroupTimer};
 use crate::groups::names::{Epoch, InstanceId, MemberId};
 use crate::groups::records::consumer::{
@@ -172,7 +173,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Whether there is memory for what a member brings, and whether it fits into a record.
+    /// Whether there is memory, and room on the disk, for what a member brings, and whether it fits into a record.
     pub(super) fn check_memory(
         &self,
         before: &ConsumerMember,
@@ -186,11 +187,19 @@ impl ConsumerGroup {
             None => 0,
         };
         let size = after.size_in_bytes();
+        if cx.effects.is_scarce && (before.says != *says || held == 0) {
+            return Err(GroupError::NotAvailable.into());
+        }
         if size > cx.config.max_record_bytes {
             let message = "The subscription is too large to be stored.";
             return Err(Refusal::new(GroupError::RecordTooLarge, message));
         }
-        match cx.config.member_memory.has_room(size.saturating_sub(held)) {
+        let claim = Claim {
+            host: &says.client_host,
+            size,
+            more: size.saturating_sub(held),
+        };
+        match cx.config.member_memory.has_room(claim) {
             true => Ok(()),
             false => {
                 tracing::warn!(group = %self.id, "no memory for what a member brings along");

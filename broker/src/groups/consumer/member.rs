@@ -149,6 +149,6 @@ impl ConsumerMember {
 
     /// Its share of that memory.
     pub fn share(&self, memory: &Arc<MemberMemory>) -> Share {
-        Share::new(memory, self.size_in_bytes())
+        Share::new(memory, &self.says.client_host, self.size_in_bytes())
     }
 }

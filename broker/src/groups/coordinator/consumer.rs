@@ -129,6 +129,10 @@ impl GroupCoordinator {
         if matches!(request.epoch, Epoch::LEAVING | Epoch::AWAY) {
             return self.consumer_leaves(&request, now, effects);
         }
+        let is_there = matches!(self.groups.get(&id), Some(Group::Consumer(_)));
+        if effects.is_scarce && request.epoch == Epoch::JOINING && !is_there {
+            return Err(GroupError::NotAvailable.into());
+        }
         let mut fresh = self.ready_for(&request, now, effects)?;
         let image = self.image();
         let mut cx = Context {

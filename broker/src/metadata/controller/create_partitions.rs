@@ -101,6 +101,9 @@ fn grow(
     if count < current {
         return Err(not_an_increase());
     }
+    if topic.is_internal() {
+        return Err(Refusal::CoordinatorsTopic(wanted.name.clone()));
+    }
     let additional = count - current;
     let first = i32::try_from(current).map_err(|_| Refusal::TooManyAdditionalPartitions)?;
     let replication_factor = topic.replication_factor();
@@ -217,6 +220,39 @@ mod tests {
         }
         let (_, outcomes) = create_partitions(&image(), &[more("none", 1, None)], &BTreeSet::new());
         assert_eq!(outcomes[0].1, Err(Refusal::UnknownTopic));
+    }
+
+    /// Offsets that were committed, and open transactions, belonged to other partitions at once, where nobody
+    /// knew them.
+    #[test]
+    fn the_topics_of_coordinators_keep_their_number_of_partitions() {
+        let mut image = image();
+        for (number, name) in [(8, "__consumer_offsets"), (9, "__transaction_state")] {
+            let topic_id = TopicId::from_bytes([number; 16]);
+            let mut records = vec![MetadataRecord::Topic(TopicRecord {
+                name: name.to_owned(),
+                topic_id,
+            })];
+            records.extend(new_partitions(
+                &image,
+                topic_id,
+                0,
+                vec![vec![NodeId::new(1)]],
+            ));
+            apply(&mut image, &records);
+            for (count, code) in [
+                (2, ErrorCode::InvalidRequest),
+                (1, ErrorCode::InvalidPartitions),
+                (0, ErrorCode::InvalidPartitions),
+            ] {
+                let asked = [more(name, count, None), more("t", 4, None)];
+                let (records, outcomes) = create_partitions(&image, &asked, &BTreeSet::new());
+                assert_eq!(records.len(), 1, "the other topic alone grows");
+                let refusal = outcomes[0].1.clone().expect_err("refused");
+                assert_eq!(refusal.code(), code, "{name} {count}");
+                assert!(outcomes[1].1.is_ok());
+            }
+        }
     }
 
     #[test]

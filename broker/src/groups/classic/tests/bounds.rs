@@ -29,7 +29,7 @@ fn a_full_group_takes_nobody_else() {
 /// A budget for all groups: what one client fills with subscriptions must not grow for ever.
 #[test]
 fn members_of_all_groups_together_bring_no_more_than_there_is_memory_for() {
-    let memory = MemberMemory::new(100_000);
+    let memory = MemberMemory::for_anybody(100_000);
     let mut bench = Bench::with_config(CoordinatorConfig {
         group_initial_rebalance_delay_ms: 0,
         member_memory: memory.clone(),
@@ -76,7 +76,7 @@ fn members_of_all_groups_together_bring_no_more_than_there_is_memory_for() {
 /// Ids that are given out and never come back are bounded too.
 #[test]
 fn ids_that_do_not_come_back_take_no_more_than_there_is_memory_for() {
-    let memory = MemberMemory::new(65_536);
+    let memory = MemberMemory::for_anybody(65_536);
     let mut bench = Bench::with_config(CoordinatorConfig {
         member_memory: memory.clone(),
         ..CoordinatorConfig::default()

@@ -10,6 +10,7 @@ use crate::coordinator::effects::RequestToken;
 use crate::groups::classic::group::{ClassicGroup, InitialDelay, State};
 use crate::groups::classic::member::Member;
 use crate::groups::error::GroupError;
+use crate::groups::member_memory::Claim;
 use crate::groups::messages::{GroupReply, GroupTimer, SyncReply, SyncRequest};
 use crate::groups::names::MemberId;
 
@@ -178,6 +179,11 @@ impl ClassicGroup {
             cx.effects.reply(token, GroupReply::Sync(Err(error)));
             return;
         }
+        if self.is_assigned_by(&request) && cx.effects.is_scarce {
+            let reply = GroupReply::Sync(Err(GroupError::NotAvailable));
+            cx.effects.reply(token, reply);
+            return;
+        }
         if self.brings_too_much(&request, cx) {
             tracing::warn!(group = %self.id, "no memory for the assignment");
             let reply = GroupReply::Sync(Err(GroupError::NotAvailable));
@@ -214,9 +220,14 @@ impl ClassicGroup {
         }
     }
 
+    /// Whether the request brings the assignments that the group waits for.
+    fn is_assigned_by(&self, request: &SyncRequest) -> bool {
+        self.state == State::CompletingRebalance && self.is_leader(&request.member)
+    }
+
     /// Whether there is no memory for the assignments that a leader brings.
     fn brings_too_much(&self, request: &SyncRequest, cx: &Context<'_>) -> bool {
-        if self.state != State::CompletingRebalance || !self.is_leader(&request.member) {
+        if !self.is_assigned_by(request) {
             return false;
         }
         let brought: usize = request
@@ -229,9 +240,13 @@ impl ClassicGroup {
             .values()
             .map(|member| member.assignment().len())
             .sum();
-        !cx.config
-            .member_memory
-            .has_room(brought.saturating_sub(held))
+        let sizes = request.assignments.iter().map(|(_, bytes)| bytes.len());
+        let leader = self.members.get(&request.member);
+        !cx.config.member_memory.has_room(Claim {
+            host: leader.map_or("", |leader| &leader.client_host),
+            size: sizes.max().unwrap_or_default(),
+            more: brought.saturating_sub(held),
+        })
     }
 
     fn check_sync(&self, request: &SyncRequest) -> Result<(), GroupError> {

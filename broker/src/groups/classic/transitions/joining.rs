@@ -5,7 +5,7 @@ use crate::coordinator::effects::RequestToken;
 use crate::groups::classic::group::{ClassicGroup, State};
 use crate::groups::classic::member::{Member, bytes_of_join, bytes_of_pending};
 use crate::groups::error::GroupError;
-use crate::groups::member_memory::Share;
+use crate::groups::member_memory::{Claim, Share};
 use crate::groups::messages::{GroupReply, JoinReply, JoinRequest};
 use crate::groups::names::MemberId;
 
@@ -71,8 +71,12 @@ impl ClassicGroup {
             None => &request.member,
         };
         let held = self.members.get(id).map_or(0, Member::size_in_bytes);
-        let more = bytes_of_join(request).saturating_sub(held);
-        cx.config.member_memory.has_room(more)
+        let size = bytes_of_join(request);
+        cx.config.member_memory.has_room(Claim {
+            host: &request.client_host,
+            size,
+            more: size.saturating_sub(held),
+        })
     }
 
     fn join_new(&mut self, token: RequestToken, request: JoinRequest, cx: &mut Context<'_>) {
@@ -85,7 +89,11 @@ impl ClassicGroup {
         } else if request.member_id_required {
             // The client may never learn this id. As long as it has not come back with it, the
             // member counts for nothing but the wait of a rebalance, and only for one session.
-            let share = Share::new(&cx.config.member_memory, bytes_of_pending(&fresh));
+            let share = Share::new(
+                &cx.config.member_memory,
+                &request.client_host,
+                bytes_of_pending(&fresh),
+            );
             self.pending_joins.insert(fresh.clone(), share);
             cx.effects.set_timer(
                 self.session_timer(&fresh),
