@@ -117,6 +117,8 @@ pub struct Log {
     /// How often records were taken away from the end. A checkpoint that was begun before one of
     /// those is void.
     pub(crate) cuts: u64,
+    /// How often segments were replaced by compacted ones.
+    pub(crate) replacements: u64,
     /// Where the last compaction ended.
     pub(crate) clean_end: Offset,
     /// Offsets of the producer snapshots on the disk.
