@@ -11,7 +11,8 @@ use crate::fetch_plan::IsolationLevel::ReadUncommitted;
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::records::MetadataRecord;
 use crate::metadata::topic_name::CLUSTER_METADATA;
-use crate::partition::{AppendOptions, OffsetSpec, PartitionError, Verification};
+use crate::partition::{AppendOptions, OffsetSpec, Partition, PartitionError, Verification};
+use crate::partitions::AlterLogDirError;
 use odradek_protocol::batch::BatchOrigin;
 
 const CLIENT: AppendOptions = AppendOptions {
@@ -224,6 +225,163 @@ async fn an_offline_log_directory_refuses_writes_and_goes_on_reading() {
         .read(Offset::ZERO, 1 << 20, Offset::new(3), true)
         .expect("readable");
     assert!(slice.len > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_partitions_go_where_there_are_fewest_and_a_restart_finds_them_there() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 3).await;
+    fixture.create_topic("payments", 2, 3).await;
+    let counts = |fixture: &Fixture| {
+        let directories = fixture.manager.directories().iter();
+        directories
+            .map(|directory| directory.partition_count())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&fixture), [3, 3]);
+    produce(&fixture, "orders", 1, 3).await;
+    let place = |fixture: &Fixture| fixture.partition("orders", 1).group().dir().to_path_buf();
+    let before = place(&fixture);
+    fixture
+        .change(vec![MetadataRecord::RemoveTopic(topic_id(2))])
+        .await;
+    let fixture = fixture.restart().await;
+    assert_eq!(counts(&fixture).iter().sum::<usize>(), 3);
+    assert_eq!(place(&fixture), before);
+    assert_eq!(
+        fixture.partition("orders", 1).offsets().high_watermark,
+        Offset::new(3)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_directory_is_lost_goes_where_this_node_has_voted_in_it() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 4).await;
+    let place = |fixture: &Fixture, index| {
+        let partition = fixture.partition("orders", index);
+        partition.group().dir().to_path_buf()
+    };
+    let lost = [0, 1, 2].map(|index| place(&fixture, index));
+    fixture.raft.shutdown().await.expect("closes");
+    for dir in &lost {
+        std::fs::remove_dir_all(dir).expect("removed");
+    }
+    // By numbers alone the second one would change places.
+    let fixture = fixture.restart_as_left().await;
+    assert_eq!([0, 1, 2].map(|index| place(&fixture, index)), lost);
+}
+
+/// The path of the directory beside the first.
+fn other(fixture: &Fixture) -> &std::path::Path {
+    fixture.others[0].path()
+}
+
+/// Has what is to be moved be moved, and waits until the partition is served from the other directory.
+async fn await_moved(fixture: &Fixture, topic: &str) {
+    let manager = fixture.manager.clone();
+    let mover = tokio::spawn(async move { manager.keep_moving().await });
+    let moved = async {
+        loop {
+            let partition = fixture.manager.get_by_name(topic, PartitionIndex::new(0));
+            let is_there = |partition: &Partition| partition.directory().path() == other(fixture);
+            if let Some(partition) = partition.filter(|partition| is_there(partition)) {
+                partition.group().wait_until_ready().await.expect("led");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let moved = tokio::time::timeout(Duration::from_secs(30), moved).await;
+    moved.expect("moved in time");
+    mover.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_moved_partition_is_served_from_its_new_directory_and_its_old_one_goes() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 3).await;
+    let before = fixture.partition("orders", 0);
+    let alter = |path: &std::path::Path| {
+        let at = PartitionIndex::new(0);
+        fixture.manager.alter_log_dir("orders", at, path)
+    };
+    assert_eq!(
+        alter(std::path::Path::new("/nowhere")),
+        Err(AlterLogDirError::UnknownDirectory)
+    );
+    assert_eq!(alter(fixture.dir.path()), Ok(()), "it is there already");
+    assert!(fixture.manager.moving(&before).is_none());
+    assert_eq!(alter(other(&fixture)), Ok(()));
+    let moving = fixture.manager.moving(&before).expect("on its way");
+    assert_eq!(moving.target().path(), other(&fixture));
+    await_moved(&fixture, "orders").await;
+    let refused = before.append(batch(1), CLIENT);
+    assert!(matches!(
+        refused.err(),
+        Some(PartitionError::NotLeader { .. })
+    ));
+    assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 3);
+    let counts: Vec<_> = fixture
+        .manager
+        .directories()
+        .iter()
+        .map(|directory| directory.partition_count())
+        .collect();
+    assert_eq!(counts, [0, 1]);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    assert_eq!(partition.directory().path(), other(&fixture));
+    assert_eq!(partition.offsets().high_watermark.get(), 4);
+    assert_eq!(directories(&fixture), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_a_stop_has_cut_short_begins_again() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 3).await;
+    fixture.raft.shutdown().await.expect("closes");
+    let name = directory::future_name("orders", PartitionIndex::new(0), 7);
+    let future = other(&fixture).join(name);
+    directory::create(&odradek_storage::RealDisk, &future, topic_id(1)).expect("made");
+    std::fs::write(future.join("00000000000000000000.log"), "half").expect("written");
+    let fixture = fixture.restart_as_left().await;
+    assert!(!future.exists());
+    await_moved(&fixture, "orders").await;
+    assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_while_a_directory_is_offline_and_nothing_is_made_anew_at_the_start() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 2).await;
+    let [first, second] = fixture.manager.directories() else {
+        unreachable!("there are two");
+    };
+    second.health().fail(&"torn off");
+    let at = PartitionIndex::new(0);
+    let altered = fixture.manager.alter_log_dir("orders", at, first.path());
+    assert_eq!(altered, Ok(()), "it is there already");
+    for path in [first.path(), second.path()] {
+        let altered = fixture
+            .manager
+            .alter_log_dir("orders", PartitionIndex::new(1), path);
+        assert_eq!(altered.unwrap_err(), AlterLogDirError::Offline);
+    }
+    fixture.raft.shutdown().await.expect_err("one has failed");
+    let fixture = fixture.restart_with_failed_others().await;
+    let name: std::sync::Arc<str> = "orders".into();
+    for (index, is_here) in [(0, true), (1, false)] {
+        let found = fixture
+            .manager
+            .lookup(&TopicRef::Name(name.clone()), PartitionIndex::new(index));
+        assert_eq!(found.is_ok(), is_here, "{index}");
+        if let Err(error) = found {
+            assert_eq!(error.error_code(), ErrorCode::KafkaStorageError);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
