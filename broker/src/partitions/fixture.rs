@@ -59,7 +59,7 @@ impl Fixture {
         let OpenedDir { health, data_dir } = opened(dir.path());
         let (mut data_dirs, mut directories) = (vec![data_dir], Vec::new());
         directories.push(LogDirectory::new(Arc::clone(&health)));
-        for other in others {
+        for other in &others {
             let other = opened(other.path());
             data_dirs.push(other.data_dir);
             directories.push(LogDirectory::new(other.health));
