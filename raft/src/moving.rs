@@ -105,6 +105,7 @@ impl RaftNode {
                 return Err(MoveError::Unknown(error));
             }
         };
+        group.core.with_log(|log| log.mark_moved());
         if let Err(error) = old_dir.votes.delete(key).await {
             tracing::warn!(group = %key, %error, "the vote stays in the directory that the log has left");
         }

@@ -124,7 +124,7 @@ pub struct Log {
     /// Offsets of the producer snapshots on the disk.
     pub(crate) snapshots: BTreeSet<Offset>,
     pub(crate) deletions: Deletions,
-    /// Its directory has been taken away: see [`Log::mark_deleted`].
+    /// Its directory has been taken away: see [`Log::mark_deleted`] and [`Log::mark_moved`].
     pub(crate) deleted: bool,
 }
 

@@ -60,7 +60,7 @@ pub struct Relocation {
 impl Log {
     /// Begins to copy the log into `to`, which is made; what is there goes.
     pub fn begin_relocation(&self, to: &Path) -> Result<Relocation, StorageError> {
-        self.health.check()?;
+        self.check_usable()?;
         let disk = self.disk.clone();
         let io = |error| StorageError::io("make", to, error);
         match disk.remove_dir_all(to) {
@@ -77,6 +77,12 @@ impl Log {
             copied: BTreeMap::new(),
             unsynced: BTreeSet::new(),
         })
+    }
+
+    /// Says that the log is elsewhere from now on. Whatever is asked of it is refused, as of one that has been
+    /// deleted; readers that were made before read on.
+    pub fn mark_moved(&mut self) {
+        self.deleted = true;
     }
 
     /// How often the log was changed other than by growing at its end and losing segments at its start.
