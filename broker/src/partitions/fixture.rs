@@ -87,6 +87,42 @@ impl Fixture {
         }
     }
 
+    /// The path of the directory beside the first.
+    pub(crate) fn other(&self) -> &Path {
+        self.others[0].path()
+    }
+
+    /// Has what is to be moved be moved, until the partition is served from the directory beside the first.
+    pub(crate) async fn await_moved(&self, topic: &str, partition: i32) {
+        let manager = Arc::clone(&self.manager);
+        let mover = tokio::spawn(async move { manager.keep_moving().await });
+        let moved = async {
+            loop {
+                let partition = self
+                    .manager
+                    .get_by_name(topic, PartitionIndex::new(partition));
+                let is_there =
+                    |partition: &Arc<Partition>| partition.directory().path() == self.other();
+                if let Some(partition) = partition.filter(is_there) {
+                    partition.group().wait_until_ready().await.expect("led");
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let moved = tokio::time::timeout(Duration::from_secs(30), moved).await;
+        moved.expect("moved in time");
+        mover.abort();
+    }
+
+    /// Moves a partition to the directory beside the first, if it is not there.
+    pub(crate) async fn move_away(&self, topic: &str, partition: i32) {
+        let index = PartitionIndex::new(partition);
+        let altered = self.manager.alter_log_dir(topic, index, self.other());
+        assert_eq!(altered, Ok(()));
+        self.await_moved(topic, partition).await;
+    }
+
     /// Stops everything in order and starts again on the same directory.
     pub(crate) async fn restart(self) -> Self {
         self.raft.shutdown().await.expect("closes");

@@ -94,6 +94,8 @@ pub struct PartitionManager {
     /// Held while files are closed for want of descriptors.
     relief: Mutex<()>,
     moves: Moves,
+    /// How often a partition was closed and opened again without a change of the metadata.
+    reopened: watch::Sender<u64>,
     metrics: Arc<AppendMetrics>,
     leadership_changes: Arc<LeadershipChanges>,
 }
@@ -125,6 +127,7 @@ impl PartitionManager {
             reconciled: watch::Sender::new(Offset::ZERO),
             relief: Mutex::default(),
             moves: Moves::default(),
+            reopened: watch::Sender::new(0),
             metrics: Arc::default(),
             leadership_changes: Arc::default(),
         })
@@ -192,6 +195,12 @@ impl PartitionManager {
     /// The log directories.
     pub fn directories(&self) -> &[Arc<LogDirectory>] {
         self.options.directories.all()
+    }
+
+    /// Changes when a partition was closed and opened again without a change of the metadata: whoever holds on
+    /// to one has to look for it anew.
+    pub fn subscribe_reopened(&self) -> watch::Receiver<u64> {
+        self.reopened.subscribe()
     }
 
     /// Waits until the metadata below `offset` has been carried out here.

@@ -389,6 +389,10 @@ impl PartitionManager {
         let Some(wanted) = wanted.filter(|_| !self.is_unwanted(partition, moving)) else {
             return Ended::Unwanted;
         };
+        if let Some(cause) = partition.directory().health().failure() {
+            // What can still be read there is read on.
+            return Ended::Failed(anyhow::anyhow!("its log directory has failed: {cause}"));
+        }
         let name = directory::name_of(partition.topic(), index);
         let goal = moving.target.path().join(&name);
         if goal.exists() {
@@ -423,6 +427,9 @@ impl PartitionManager {
         };
         inventory.insert((topic_id, index), place);
         self.open_all(vec![wanted], inventory, &image, false).await;
+        // It may have been led before it could be found.
+        self.leadership_changes.note(key);
+        self.reopened.send_modify(|times| *times += 1);
         ended
     }
 

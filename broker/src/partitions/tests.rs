@@ -11,7 +11,7 @@ use crate::fetch_plan::IsolationLevel::ReadUncommitted;
 use crate::fetch_sessions::TopicRef;
 use crate::metadata::records::MetadataRecord;
 use crate::metadata::topic_name::CLUSTER_METADATA;
-use crate::partition::{AppendOptions, OffsetSpec, Partition, PartitionError, Verification};
+use crate::partition::{AppendOptions, OffsetSpec, PartitionError, Verification};
 use crate::partitions::AlterLogDirError;
 use odradek_protocol::batch::BatchOrigin;
 
@@ -276,31 +276,6 @@ async fn a_partition_whose_directory_is_lost_goes_where_this_node_has_voted_in_i
     assert_eq!([0, 1, 2].map(|index| place(&fixture, index)), lost);
 }
 
-/// The path of the directory beside the first.
-fn other(fixture: &Fixture) -> &std::path::Path {
-    fixture.others[0].path()
-}
-
-/// Has what is to be moved be moved, and waits until the partition is served from the other directory.
-async fn await_moved(fixture: &Fixture, topic: &str) {
-    let manager = fixture.manager.clone();
-    let mover = tokio::spawn(async move { manager.keep_moving().await });
-    let moved = async {
-        loop {
-            let partition = fixture.manager.get_by_name(topic, PartitionIndex::new(0));
-            let is_there = |partition: &Partition| partition.directory().path() == other(fixture);
-            if let Some(partition) = partition.filter(|partition| is_there(partition)) {
-                partition.group().wait_until_ready().await.expect("led");
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let moved = tokio::time::timeout(Duration::from_secs(30), moved).await;
-    moved.expect("moved in time");
-    mover.abort();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moved_partition_is_served_from_its_new_directory_and_its_old_one_goes() {
     let mut fixture = Fixture::with_others(1);
@@ -317,10 +292,10 @@ async fn a_moved_partition_is_served_from_its_new_directory_and_its_old_one_goes
     );
     assert_eq!(alter(fixture.dir.path()), Ok(()), "it is there already");
     assert!(fixture.manager.moving(&before).is_none());
-    assert_eq!(alter(other(&fixture)), Ok(()));
+    assert_eq!(alter(fixture.other()), Ok(()));
     let moving = fixture.manager.moving(&before).expect("on its way");
-    assert_eq!(moving.target().path(), other(&fixture));
-    await_moved(&fixture, "orders").await;
+    assert_eq!(moving.target().path(), fixture.other());
+    fixture.await_moved("orders", 0).await;
     let refused = before.append(batch(1), CLIENT);
     assert!(matches!(
         refused.err(),
@@ -336,7 +311,7 @@ async fn a_moved_partition_is_served_from_its_new_directory_and_its_old_one_goes
     assert_eq!(counts, [0, 1]);
     let fixture = fixture.restart().await;
     let partition = fixture.partition("orders", 0);
-    assert_eq!(partition.directory().path(), other(&fixture));
+    assert_eq!(partition.directory().path(), fixture.other());
     assert_eq!(partition.offsets().high_watermark.get(), 4);
     assert_eq!(directories(&fixture), Vec::<String>::new());
 }
@@ -348,12 +323,12 @@ async fn a_move_that_a_stop_has_cut_short_begins_again() {
     produce(&fixture, "orders", 0, 3).await;
     fixture.raft.shutdown().await.expect("closes");
     let name = directory::future_name("orders", PartitionIndex::new(0), 7);
-    let future = other(&fixture).join(name);
+    let future = fixture.other().join(name);
     directory::create(&odradek_storage::RealDisk, &future, topic_id(1)).expect("made");
     std::fs::write(future.join("00000000000000000000.log"), "half").expect("written");
     let fixture = fixture.restart_as_left().await;
     assert!(!future.exists());
-    await_moved(&fixture, "orders").await;
+    fixture.await_moved("orders", 0).await;
     assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 3);
 }
 
