@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use compat_tests::batches::{BatchSpec, RecordSpec};
 use compat_tests::broker::Broker;
+use compat_tests::cluster::admin::elect_preferred;
 use compat_tests::forgetful::{Fault, FaultKind, store::Refusal};
 use compat_tests::kafka;
 use compat_tests::power::ForgetfulDirectory;
-use compat_tests::requests::{Topic, create_topic, produce, produce_ok, read_to_end, topic_name};
+use compat_tests::requests::{
+    LATEST, Topic, create_topic, list_offset, produce, produce_ok, read_to_end, topic_name,
+    until_not_retriable,
+};
 use compat_tests::wire::{Wire, text};
 use kafka_protocol::messages::alter_replica_log_dirs_request::{
     AlterReplicaLogDir, AlterReplicaLogDirTopic,
@@ -237,10 +241,8 @@ fn a_failed_disk_takes_only_its_log_directory_offline() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn what_a_failed_disk_led_is_led_by_others_while_its_broker_goes_on() -> Result<()> {
-    let disk = ForgetfulDirectory::new()?;
-    let second = disk.mount().path().join("b");
+/// Three nodes, of which the first has another log directory, `second`.
+fn three_with(second: &Path) -> Result<Three> {
     let mut cluster = three().prepare()?;
     let node = cluster.node(1)?;
     let dirs = format!("{},{}", node.data_dir().display(), second.display());
@@ -249,7 +251,14 @@ fn what_a_failed_disk_led_is_led_by_others_while_its_broker_goes_on() -> Result<
         cluster.launch(number)?;
     }
     cluster.await_members(PATIENCE)?;
-    let mut three = Three { cluster };
+    Ok(Three { cluster })
+}
+
+#[test]
+fn what_a_failed_disk_led_is_led_by_others_while_its_broker_goes_on() -> Result<()> {
+    let disk = ForgetfulDirectory::new()?;
+    let second = disk.mount().path().join("b");
+    let mut three = three_with(&second)?;
     let replicas: [&[i32]; 4] = [&[1, 2, 3]; 4];
     let topic = three.create(1, "led", &replicas)?;
     for partition in 0..4 {
@@ -329,6 +338,42 @@ fn numbered(number: usize) -> Result<bytes::Bytes> {
     .build()
 }
 
+/// The partition's records are those of the numbers below `written`, in order. A produce that was interrupted is sent
+/// again, and may be there twice.
+fn require_numbers(wire: &mut Wire, topic: &Topic, written: usize) -> Result<()> {
+    let mut expected = 0;
+    for record in read_to_end(wire, topic, 0, 0)? {
+        let value = record.value.context("a value")?;
+        let value = String::from_utf8_lossy(&value);
+        let number: usize = value.split('/').next().context("a number")?.parse()?;
+        ensure!(number <= expected, "{number} instead of {expected}");
+        expected = expected.max(number + 1);
+    }
+    assert_eq!(expected, written);
+    Ok(())
+}
+
+/// What is in a log directory of a partition, in whatever state.
+fn names_in(dir: &Path, partition: &str) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(dir)?;
+    Ok(entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .filter(|name| name.starts_with(partition))
+        .collect())
+}
+
+fn await_nothing_in(dir: &Path, partition: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let left = names_in(dir, partition)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(20), "{left:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn a_log_moves_to_another_directory_while_it_is_written_to() -> Result<()> {
     let mut disks = Disks::start()?;
@@ -361,39 +406,235 @@ fn a_log_moves_to_another_directory_while_it_is_written_to() -> Result<()> {
         .join()
         .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
     ensure!(written > 2000, "nothing was written meanwhile");
-    let check = |wire: &mut Wire| -> Result<()> {
-        let records = read_to_end(wire, &topic, 0, 0)?;
-        let values: Vec<String> = records
-            .iter()
-            .filter_map(|record| record.value.as_ref())
-            .map(|value| String::from_utf8_lossy(value).into_owned())
-            .collect();
-        // A produce that was interrupted by the change of places is sent again, and may be there twice.
-        let mut expected = 0;
-        for value in &values {
-            let number: usize = value.split('/').next().context("a number")?.parse()?;
-            ensure!(number <= expected, "{number} instead of {expected}");
-            expected = expected.max(number + 1);
-        }
-        assert_eq!(expected, written);
-        Ok(())
-    };
-    check(&mut wire)?;
+    require_numbers(&mut wire, &topic, written)?;
     disks.broker.kill9()?;
     disks.broker.start_again()?;
-    check(&mut disks.broker.connect()?)?;
+    require_numbers(&mut disks.broker.connect()?, &topic, written)?;
+    await_nothing_in(&disks.dir("a"), "moved-0")
+}
+
+/// Kills that the test below survives.
+const KILLS: usize = 30;
+/// Longest wait before a kill that is not aimed at a moment.
+const KILL_WITHIN_MS: u64 = 250;
+
+/// Writes numbered records one after the other, each until it is acknowledged, whatever becomes of the broker.
+fn write_through_kills(
+    address: std::net::SocketAddr,
+    topic: &Topic,
+    stop: &AtomicBool,
+) -> Result<usize> {
     let begun = Instant::now();
-    loop {
-        let left: Vec<String> = std::fs::read_dir(disks.dir("a"))?
-            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-            .filter(|name| name.starts_with("moved-0"))
-            .collect();
-        if left.is_empty() {
-            return Ok(());
+    let (mut number, mut wire) = (0, None);
+    while !stop.load(Ordering::Relaxed) {
+        ensure!(begun.elapsed() < Duration::from_secs(400), "no end");
+        let open = match wire.take() {
+            Some(open) => Ok(open),
+            None => Wire::connect(address),
+        };
+        let sent = open.and_then(|mut open| {
+            let answer = produce(&mut open, topic, 0, numbered(number)?)?;
+            Ok((open, answer.error_code))
+        });
+        match sent {
+            Ok((open, code)) => {
+                wire = Some(open);
+                match code {
+                    0 => number += 1,
+                    UNKNOWN_TOPIC_OR_PARTITION | NOT_LEADER_OR_FOLLOWER => {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    code => bail!("produce: error {code}"),
+                }
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
-        ensure!(begun.elapsed() < Duration::from_secs(20), "{left:?}");
-        std::thread::sleep(Duration::from_millis(50));
     }
+    Ok(number)
+}
+
+#[test]
+fn kills_at_any_moment_of_a_move_lose_nothing_and_leave_the_partition_in_one_directory()
+-> Result<()> {
+    const PARTITION: &str = "killed-0";
+    let mut disks = Disks::start()?;
+    let mut wire = disks.broker.connect()?;
+    let topic = create_topic(&mut wire, "killed", 1, &[("segment.bytes", "1048576")])?;
+    let (address, stop) = (disks.broker.address(), Arc::new(AtomicBool::new(false)));
+    let writer = {
+        let (topic, stop) = (topic.clone(), Arc::clone(&stop));
+        std::thread::spawn(move || write_through_kills(address, &topic, &stop))
+    };
+    // Something to copy.
+    while list_offset(&mut wire, &topic, 0, LATEST)?.offset < 5_000 {
+        ensure!(!writer.is_finished(), "the writer has ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let dirs = ["a", "b"].map(|name| disks.dir(name));
+    let places = || dirs.each_ref().map(|dir| dir.join(PARTITION).exists());
+    let (mut moved, mut stayed, mut half, mut both) = (0, 0, 0, 0);
+    for round in 0..KILLS {
+        let from = usize::from(places()[1]);
+        let to = &dirs[1 - from];
+        let mut wire = disks.broker.connect()?;
+        let begun = Instant::now();
+        // What was cut short has begun again, or it is asked for now.
+        while alter(&mut wire, "killed", 0, to)? != 0 {
+            ensure!(begun.elapsed() < Duration::from_secs(20), "not to be moved");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let begun = Instant::now();
+        if round % 2 == 0 {
+            let wait = (round as u64 * 7919) % KILL_WITHIN_MS;
+            std::thread::sleep(Duration::from_millis(wait));
+        } else {
+            // As soon as the copy has the partition's name, which is when it begins to count.
+            while !to.join(PARTITION).exists() {
+                ensure!(
+                    begun.elapsed() < Duration::from_secs(60),
+                    "it does not move"
+                );
+            }
+        }
+        disks.broker.kill9()?;
+        let left = names_in(to, PARTITION)?;
+        half += usize::from(left.iter().any(|name| name.ends_with("-future")));
+        both += usize::from(places() == [true, true]);
+        ensure!(places() != [false, false], "round {round}: nowhere");
+        disks.broker.start_again()?;
+        ensure!(!writer.is_finished(), "the writer has ended");
+        // A move that goes on has it in both for a moment.
+        let begun = Instant::now();
+        let in_b = loop {
+            match places() {
+                [in_a, in_b] if in_a != in_b => break in_b,
+                found => ensure!(begun.elapsed() < PATIENCE, "round {round}: {found:?}"),
+            }
+        };
+        match usize::from(in_b) == from {
+            true => stayed += 1,
+            false => moved += 1,
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let written = writer
+        .join()
+        .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+    let seen =
+        format!("{written} written, {moved} moved, {stayed} stayed, {half} half, {both} in both");
+    println!("{seen}");
+    ensure!(moved > 0 && stayed > 0 && half > 0, "{seen}");
+    let (from, to) = match places()[1] {
+        true => (&dirs[1], &dirs[0]),
+        false => (&dirs[0], &dirs[1]),
+    };
+    let mut wire = disks.broker.connect()?;
+    require_numbers(&mut wire, &topic, written)?;
+    let asked = until_not_retriable(
+        || alter(&mut wire, "killed", 0, to),
+        |code| match *code {
+            REPLICA_NOT_AVAILABLE => NOT_LEADER_OR_FOLLOWER,
+            code => code,
+        },
+    )?;
+    assert_eq!(asked, 0);
+    await_moved(&mut wire, to, "killed", 0)?;
+    await_nothing_in(from, PARTITION)?;
+    disks.broker.restart()?;
+    require_numbers(&mut disks.broker.connect()?, &topic, written)?;
+    assert_eq!(names_in(to, PARTITION)?, [PARTITION]);
+    assert_eq!(names_in(from, PARTITION)?, Vec::<String>::new());
+    Ok(())
+}
+
+/// Has the first node lead.
+fn lead_first(three: &mut Three, topic: &Topic, partition: i32) -> Result<()> {
+    let begun = Instant::now();
+    while three.leader(topic, partition)?.0 != 1 {
+        ensure!(begun.elapsed() < PATIENCE, "{}", three.cluster.logs());
+        elect_preferred(&mut three.any()?, topic, partition + 1)?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_replica_moves_whether_it_leads_or_follows_and_stays_the_same_as_the_others() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let second = home.path().join("b");
+    let mut three = three_with(&second)?;
+    let topic = three.create(1, "replicated", &[&[1, 2, 3]])?;
+    let first = three.cluster.node(1)?.data_dir().to_owned();
+    let in_second = partitions(&described(&mut three.wire(1)?)?, &second, "replicated")?.len();
+    let dirs = match in_second {
+        0 => [second, first],
+        _ => [first, second],
+    };
+    let mut written = 0;
+    let write = |three: &mut Three, written: &mut usize| -> Result<()> {
+        for _ in 0..20 {
+            three.produce(&topic, 0, &numbered(*written)?)?;
+            *written += 1;
+        }
+        Ok(())
+    };
+    write(&mut three, &mut written)?;
+    for round in 0..4 {
+        if round % 2 == 0 {
+            lead_first(&mut three, &topic, 0)?;
+        }
+        let to = &dirs[round % 2];
+        let mut wire = three.wire(1)?;
+        assert_eq!(alter(&mut wire, "replicated", 0, to)?, 0);
+        write(&mut three, &mut written)?;
+        await_moved(&mut wire, to, "replicated", 0)?;
+        write(&mut three, &mut written)?;
+    }
+    three.cluster.await_in_sync(PATIENCE)?;
+    lead_first(&mut three, &topic, 0)?;
+    require_numbers(&mut three.wire(1)?, &topic, written)
+}
+
+#[test]
+fn an_empty_disk_in_the_place_of_a_failed_one_is_filled_by_the_other_nodes() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let second = home.path().join("b");
+    let mut three = three_with(&second)?;
+    let topic = three.create(1, "filled", &[&[1, 2, 3][..]; 4])?;
+    for partition in 0..4 {
+        for count in 1..4 {
+            three.produce(&topic, partition, &batch(count)?)?;
+        }
+    }
+    let held = |three: &mut Three| -> Result<Vec<i32>> {
+        let dirs = described(&mut three.wire(1)?)?;
+        Ok(partitions(&dirs, &second, "filled")?.into_keys().collect())
+    };
+    let lost = held(&mut three)?;
+    assert_eq!(lost.len(), 2);
+    three.cluster.node(1)?.kill9()?;
+    std::fs::remove_dir_all(&second)?;
+    for partition in &lost {
+        three.other_leader(&topic, *partition, 1)?;
+        three.produce(&topic, *partition, &batch(4)?)?;
+    }
+    three.cluster.launch(1)?;
+    three.cluster.await_members(PATIENCE)?;
+    three.cluster.await_in_sync(PATIENCE)?;
+    for partition in &lost {
+        lead_first(&mut three, &topic, *partition)?;
+        let records = read_to_end(&mut three.wire(1)?, &topic, *partition, 0)?;
+        assert_eq!(records.len(), 1 + 2 + 3 + 4);
+    }
+    let found = described(&mut three.wire(1)?)?;
+    let all: usize = found
+        .iter()
+        .flat_map(|dir| &dir.topics)
+        .filter(|row| &**row.name == "filled")
+        .map(|row| row.partitions.len())
+        .sum();
+    assert_eq!(all, 4, "{found:?}");
+    Ok(())
 }
 
 #[test]
