@@ -160,7 +160,7 @@ pub(super) fn wanted_of(
     let topic = image.topic_by_id(topic_id)?;
     let partition = topic.partition(at)?;
     let is_here = partition.replicas.contains(&node);
-    is_here.then(|| wanted(&topic, at, partition, node))
+    is_here.then(|| wanted(topic, at, partition, node))
 }
 
 /// A directory found at the start, with the topic id that its `partition.metadata` gives.
