@@ -2,6 +2,7 @@
 //! and stopped in the reverse.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::config::listeners::Endpoint;
 use crate::config::load::Loaded;
 use crate::config::{BrokerConfig, ConfigStore};
 use crate::context::{AdvertisedEndpoint, BrokerContext, NodeIdentity};
-use crate::data_dir::{ClusterNaming, DataDir, DataDirError};
+use crate::data_dir::{ClusterNaming, DataDirError};
+use crate::data_dirs::DataDirs;
 use crate::descriptors;
 use crate::dispatch::{BrokerDispatcher, DispatcherSlot};
 use crate::fetch_service::{FetchLimits, FetchService};
@@ -37,7 +39,10 @@ use crate::metadata::producer_ids::ProducerIds;
 use crate::metadata::records::BrokerEndpoint;
 use crate::metadata::service::{MetadataError, MetadataOptions, MetadataService};
 use crate::metrics::ServerMetrics;
-use crate::partitions::{HousekeepingOptions, PartitionManager, PartitionManagerOptions};
+use crate::partitions::log_dir::LogDirectories;
+use crate::partitions::{
+    HousekeepingOptions, PartitionManager, PartitionManagerOptions, PlacesError, settle_places,
+};
 use crate::peer::{self, PeerServer};
 use crate::raft_stack::{RaftStack, RaftStackError};
 use crate::server::{
@@ -60,7 +65,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// counts against `max.connections`, and most of those clients will never read again.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a node of a cluster looks whether its log directory still works.
+/// How often a node of a cluster looks whether its log directories still work.
 const HEALTH_PERIOD: Duration = Duration::from_millis(200);
 
 /// Why a broker does not start.
@@ -81,6 +86,9 @@ pub enum StartError {
     /// The metadata log cannot be run.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// It is not clear which of the log directories a partition is in.
+    #[error(transparent)]
+    Places(#[from] PlacesError),
     /// The cluster cannot be joined.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -96,7 +104,8 @@ pub struct Broker {
     raft: Arc<RaftNode>,
     tasks: Vec<JoinHandle<()>>,
     listening: Vec<String>,
-    data_dir: DataDir,
+    directories: Arc<LogDirectories>,
+    data_dir: DataDirs,
 }
 
 impl fmt::Debug for Broker {
@@ -116,7 +125,8 @@ impl Broker {
         } else {
             ClusterNaming::Learned
         };
-        let mut data_dir = DataDir::open(&config.data_dir, config.node_id, naming)?;
+        let mut data_dir =
+            DataDirs::open(&config.data_dir, &config.log_dirs, config.node_id, naming)?;
         let incarnation = Uuid::from_bytes(rand::random());
         let mut listeners = bind_listeners(&config, &config.listeners).await?;
         let endpoints: Vec<_> = listeners.iter().map(endpoint).collect();
@@ -130,10 +140,13 @@ impl Broker {
         let budget = MemoryBudget::new(config.request_memory_bytes, config.reply_memory_bytes);
         let peers = (!config.cluster.is_alone())
             .then(|| cluster::node::peers(&config, &data_dir, incarnation));
-        let stack = RaftStack::open(&config, peers.as_ref())?;
-        let health = Arc::new(Health::new(Arc::clone(stack.directory.health())));
-        let http = serve_http(&config, &health, &budget).await?;
+        let stack = RaftStack::open(&config, data_dir.failed(), peers.as_ref())?;
         let clock = SystemClock::shared();
+        let log_dirs = config.log_dirs.iter().map(PathBuf::as_path);
+        settle_places(&*stack.disk, log_dirs, clock.wall())?;
+        let directories = Arc::clone(&stack.directories);
+        let health = Arc::new(Health::new(Arc::clone(&directories)));
+        let http = serve_http(&config, &health, &budget).await?;
 
         // Other nodes are served from here on; clients wait until all is there.
         let peer_server = peers
@@ -210,7 +223,7 @@ impl Broker {
             node_id: identity.node_id,
             raft: Arc::clone(&stack.raft),
             disk: stack.disk,
-            directories: vec![stack.directory],
+            directories: Arc::clone(&directories),
             config: Arc::clone(&config),
             clock: Arc::clone(&clock),
         });
@@ -298,6 +311,7 @@ impl Broker {
             raft: stack.raft,
             tasks,
             listening,
+            directories,
             data_dir,
         })
     }
@@ -312,8 +326,8 @@ impl Broker {
         &self.listening
     }
 
-    /// The data directory.
-    pub fn data_dir(&self) -> &DataDir {
+    /// The data directories.
+    pub fn data_dir(&self) -> &DataDirs {
         &self.data_dir
     }
 
@@ -322,19 +336,15 @@ impl Broker {
         self.http.as_ref().map(HttpServer::address)
     }
 
-    /// Waits until this process is of no more use, and returns why: among other nodes, once its log
-    /// directory has failed. What it leads it can neither write to nor give away, and others take over
+    /// Waits until this process is of no more use, and returns why: among other nodes, once the directory
+    /// with the metadata has failed, or all that hold partitions. What it leads it can neither write to nor give away, and others take over
     /// as soon as it is gone. A node on its own goes on to serve what can be read.
     pub async fn until_useless(&self) -> String {
         if self.node.is_none() {
             return std::future::pending().await;
         }
         loop {
-            let directories = self.context.partitions.directories();
-            let failed = directories
-                .iter()
-                .find_map(|directory| directory.health().failure());
-            if let Some(cause) = failed {
+            if let Some(cause) = self.directories.failure() {
                 return cause.to_owned();
             }
             tokio::time::sleep(HEALTH_PERIOD).await;
@@ -469,7 +479,7 @@ async fn open_metadata(
 /// no name yet: one batch.
 async fn found_and_register(
     metadata: &MetadataService,
-    data_dir: &DataDir,
+    data_dir: &DataDirs,
     registration: Registration,
     voter: Option<&ControllerRegistration>,
 ) -> Result<(), StartError> {
@@ -500,7 +510,7 @@ async fn found_and_register(
 fn registration(
     config: &BrokerConfig,
     endpoints: &[AdvertisedEndpoint],
-    data_dir: &DataDir,
+    data_dir: &DataDirs,
     incarnation_id: Uuid,
 ) -> Registration {
     let mut endpoints = registered(endpoints);
@@ -510,9 +520,10 @@ fn registration(
         incarnation_id,
         endpoints,
         rack: config.rack.clone(),
-        log_dirs: Some(directory_uuid(data_dir.directory_id()))
+        log_dirs: data_dir
+            .directory_ids()
+            .map(directory_uuid)
             .filter(|id| !id.is_zero())
-            .into_iter()
             .collect(),
         voters: if config.cluster.is_controller {
             config.cluster.voters.iter().map(|voter| voter.id).collect()
@@ -526,7 +537,7 @@ fn registration(
 fn controller_registration(
     config: &BrokerConfig,
     endpoints: &[AdvertisedEndpoint],
-    data_dir: &DataDir,
+    data_dir: &DataDirs,
     incarnation_id: Uuid,
 ) -> ControllerRegistration {
     ControllerRegistration {

@@ -80,6 +80,53 @@ pub enum DataDirError {
         /// Cluster of the other nodes.
         cluster: String,
     },
+    /// It is another cluster's than another directory of this node.
+    #[error(
+        "data directory {path} belongs to the cluster {owner}, and {other} to the cluster {others}; all \
+         directories of a node are of one cluster",
+        path = path.display(),
+        other = other.display()
+    )]
+    ClustersDiffer {
+        /// The directory.
+        path: PathBuf,
+        /// `cluster.id` of its file.
+        owner: String,
+        /// The other one.
+        other: PathBuf,
+        /// `cluster.id` of that.
+        others: String,
+    },
+    /// Two of this node's directories are one, or one is a copy of the other.
+    #[error(
+        "data directories {path} and {other} are the same one, or one is a copy of the other: both have \
+         the directory.id {id}",
+        path = path.display(),
+        other = other.display()
+    )]
+    SameDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// The other one.
+        other: PathBuf,
+        /// Their `directory.id`, or the path that both lead to.
+        id: String,
+    },
+    /// The metadata of the cluster is not where it is looked for.
+    #[error(
+        "{path} is to hold the cluster's metadata (metadata.log.dir, or the first of log.dirs) and does \
+         not, while {other} {reason}",
+        path = path.display(),
+        other = other.display()
+    )]
+    MetadataElsewhere {
+        /// Where it is looked for.
+        path: PathBuf,
+        /// The directory that tells of it.
+        other: PathBuf,
+        /// What is found there.
+        reason: &'static str,
+    },
     /// It is another node's.
     #[error(
         "data directory {path} belongs to node.id {owner}, and this node is {node}",
@@ -112,52 +159,108 @@ pub enum ClusterNaming {
     Learned,
 }
 
-impl DataDir {
+/// A locked directory of which it may not be settled yet whose it is.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    path: PathBuf,
+    meta: Option<Meta>,
+    lock: File,
+}
+
+impl Claimed {
     /// Locks `path` for `node`, creating what is missing.
-    pub fn open(path: &Path, node: NodeId, naming: ClusterNaming) -> Result<Self, DataDirError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |cause| DataDirError::Io { path, cause }
-        };
+    pub(crate) fn new(path: &Path, node: NodeId) -> Result<Self, DataDirError> {
         create_durably(path).map_err(failed(path))?;
         let lock = lock(path)?;
         let meta_path = path.join(META);
-        let mut meta = match fs::read_to_string(&meta_path) {
-            Ok(text) => Meta::parse(&text).map_err(|reason| DataDirError::Meta {
-                path: meta_path.clone(),
+        let meta = match fs::read_to_string(&meta_path) {
+            Ok(text) => Some(Meta::parse(&text).map_err(|reason| DataDirError::Meta {
+                path: meta_path,
                 reason,
-            })?,
+            })?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
-                let meta = Meta {
-                    cluster_id: (naming == ClusterNaming::MadeHere).then(random_id),
-                    node,
-                    directory_id: random_id(),
-                };
-                meta.write(path).map_err(failed(&meta_path))?;
-                meta
+                None
             }
             Err(cause) => return Err(failed(&meta_path)(cause)),
         };
-        if meta.node != node {
+        if let Some(meta) = meta.as_ref().filter(|meta| meta.node != node) {
             return Err(DataDirError::OtherNode {
                 path: path.to_owned(),
                 owner: meta.node,
                 node,
             });
         }
-        if meta.cluster_id.is_none() && naming == ClusterNaming::MadeHere {
-            // It was to join others and never did.
-            meta.cluster_id = Some(random_id());
-            meta.write(path).map_err(failed(&meta_path))?;
-        }
         Ok(Self {
             path: path.to_owned(),
             meta,
-            _lock: lock,
+            lock,
         })
     }
 
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether nobody has used it before.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.meta.is_none()
+    }
+
+    /// Cluster that it belongs to, once it does.
+    pub(crate) fn cluster_id(&self) -> Option<&str> {
+        self.meta.as_ref()?.cluster_id.as_deref()
+    }
+
+    /// Its own id, once it has one.
+    pub(crate) fn directory_id(&self) -> Option<&str> {
+        Some(&self.meta.as_ref()?.directory_id)
+    }
+
+    /// Makes it the node's, and of this cluster where that is known.
+    pub(crate) fn settle(
+        self,
+        node: NodeId,
+        cluster_id: Option<&str>,
+    ) -> Result<DataDir, DataDirError> {
+        let (meta, is_written) = match self.meta {
+            Some(meta) => {
+                // It may have been to join others and never did.
+                let is_written = meta.cluster_id.is_some() || cluster_id.is_none();
+                (meta, is_written)
+            }
+            None => {
+                let meta = Meta {
+                    cluster_id: None,
+                    node,
+                    directory_id: random_id(),
+                };
+                (meta, false)
+            }
+        };
+        let meta = Meta {
+            cluster_id: meta.cluster_id.or(cluster_id.map(str::to_owned)),
+            ..meta
+        };
+        if !is_written {
+            let meta_path = self.path.join(META);
+            meta.write(&self.path).map_err(failed(&meta_path))?;
+        }
+        Ok(DataDir {
+            path: self.path,
+            meta,
+            _lock: self.lock,
+        })
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
+    let path = path.to_owned();
+    move |cause| DataDirError::Io { path, cause }
+}
+
+impl DataDir {
     /// Makes the directory one of this cluster, for good.
     pub fn join_cluster(&mut self, cluster_id: &str) -> Result<(), DataDirError> {
         match &self.meta.cluster_id {
@@ -333,14 +436,19 @@ pub(crate) fn random_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data_dirs::DataDirs;
 
     const NODE: NodeId = NodeId::new(1);
+
+    fn open(path: &Path, node: NodeId, naming: ClusterNaming) -> Result<DataDirs, DataDirError> {
+        DataDirs::open(path, &[path.to_owned()], node, naming)
+    }
 
     #[test]
     fn a_second_start_finds_the_cluster_of_the_first() {
         let parent = tempfile::tempdir().expect("a directory");
         let path = parent.path().join("a/b/data");
-        let first = DataDir::open(&path, NODE, ClusterNaming::MadeHere).expect("created");
+        let first = open(&path, NODE, ClusterNaming::MadeHere).expect("created");
         let ids = (
             first.cluster_id().expect("named").to_owned(),
             first.directory_id().to_owned(),
@@ -348,7 +456,7 @@ mod tests {
         assert_eq!(ids.0.len(), 22);
         assert_ne!(ids.0, ids.1);
         drop(first);
-        let second = DataDir::open(&path, NODE, ClusterNaming::MadeHere).expect("opened");
+        let second = open(&path, NODE, ClusterNaming::MadeHere).expect("opened");
         assert_eq!(
             ids,
             (
@@ -361,8 +469,8 @@ mod tests {
     #[test]
     fn a_directory_in_use_is_refused_and_its_user_named() {
         let dir = tempfile::tempdir().expect("a directory");
-        let _first = DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere).expect("created");
-        let message = DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere)
+        let _first = open(dir.path(), NODE, ClusterNaming::MadeHere).expect("created");
+        let message = open(dir.path(), NODE, ClusterNaming::MadeHere)
             .expect_err("it is in use")
             .to_string();
         let pid = format!("(process {})", std::process::id());
@@ -372,9 +480,9 @@ mod tests {
     #[test]
     fn a_directory_of_another_node_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        drop(DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere).expect("created"));
-        let error = DataDir::open(dir.path(), NodeId::new(2), ClusterNaming::MadeHere)
-            .expect_err("it is node 1's");
+        drop(open(dir.path(), NODE, ClusterNaming::MadeHere).expect("created"));
+        let error =
+            open(dir.path(), NodeId::new(2), ClusterNaming::MadeHere).expect_err("it is node 1's");
         assert!(matches!(error, DataDirError::OtherNode { .. }));
     }
 
@@ -384,14 +492,12 @@ mod tests {
         fs::create_dir(dir.path().join("lost+found")).expect("created");
         fs::write(dir.path().join(META_NEW), "half").expect("written");
         drop(
-            DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere)
-                .expect("that is an empty file system"),
+            open(dir.path(), NODE, ClusterNaming::MadeHere).expect("that is an empty file system"),
         );
 
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("topic-0")).expect("created");
-        let error =
-            DataDir::open(dir.path(), NODE, ClusterNaming::MadeHere).expect_err("it holds data");
+        let error = open(dir.path(), NODE, ClusterNaming::MadeHere).expect_err("it holds data");
         assert!(matches!(error, DataDirError::Foreign { .. }));
         assert!(!dir.path().join(META).exists());
     }
@@ -421,15 +527,15 @@ mod tests {
     #[test]
     fn a_node_among_others_keeps_the_cluster_that_it_has_learned() {
         let dir = tempfile::tempdir().expect("a directory");
-        let open = || DataDir::open(dir.path(), NODE, ClusterNaming::Learned).expect("opened");
-        let mut first = open();
+        let opened = || open(dir.path(), NODE, ClusterNaming::Learned).expect("opened");
+        let mut first = opened();
         assert_eq!(first.cluster_id(), None);
         let directory = first.directory_id().to_owned();
         drop(first);
-        first = open();
+        first = opened();
         first.join_cluster("one").expect("the first it hears of");
         drop(first);
-        let mut second = open();
+        let mut second = opened();
         assert_eq!(second.cluster_id(), Some("one"));
         assert_eq!(second.directory_id(), directory);
         second.join_cluster("one").expect("the same");

@@ -99,6 +99,7 @@ routes! {
     ListTransactions => handlers::list_transactions::handle,
     DescribeConfigs => handlers::describe_configs::handle,
     AlterConfigs => handlers::alter_configs::handle,
+    AlterReplicaLogDirs => handlers::alter_replica_log_dirs::handle,
     DescribeLogDirs => handlers::describe_log_dirs::handle,
     CreatePartitions => handlers::create_partitions::handle,
     IncrementalAlterConfigs => handlers::incremental_alter_configs::handle,

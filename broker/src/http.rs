@@ -13,7 +13,6 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use odradek_storage::LogDirHealth;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -23,6 +22,7 @@ use crate::http_connections::BoundedListener;
 use crate::memory::MemoryBudget;
 use crate::metrics::{self, REQUEST_DURATION, REQUEST_DURATION_BUCKETS};
 use crate::partitions::PartitionManager;
+use crate::partitions::log_dir::LogDirectories;
 use crate::peer::{self, Peers};
 use crate::telemetry::{self, Telemetry};
 use crate::{coordinator, groups, txn};
@@ -57,15 +57,15 @@ pub enum HttpError {
 #[derive(Debug)]
 pub struct Health {
     ready: AtomicBool,
-    log_dir: Arc<LogDirHealth>,
+    directories: Arc<LogDirectories>,
 }
 
 impl Health {
-    /// Of a process whose data is in `log_dir` and that serves nobody yet.
-    pub fn new(log_dir: Arc<LogDirHealth>) -> Self {
+    /// Of a process whose data is in these directories and that serves nobody yet.
+    pub fn new(directories: Arc<LogDirectories>) -> Self {
         Self {
             ready: AtomicBool::new(false),
-            log_dir,
+            directories,
         }
     }
 
@@ -220,7 +220,7 @@ async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
 
 /// Whether the process is worth keeping.
 async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    if shared.health.log_dir.is_offline() {
+    if shared.health.directories.failure().is_some() {
         (StatusCode::SERVICE_UNAVAILABLE, "log directory offline\n")
     } else {
         (StatusCode::OK, "ok\n")
@@ -230,7 +230,7 @@ async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
 /// Whether clients are served.
 async fn readyz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let health = &shared.health;
-    if health.ready.load(Ordering::Relaxed) && !health.log_dir.is_offline() {
+    if health.ready.load(Ordering::Relaxed) && health.directories.failure().is_none() {
         (StatusCode::OK, "ready\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
@@ -239,7 +239,10 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
+    use odradek_storage::LogDirHealth;
+
     use super::*;
+    use crate::partitions::log_dir::LogDirectory;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -256,7 +259,9 @@ mod tests {
     async fn metrics_health_and_readiness_are_served() {
         let recorder = install_recorder().expect("the only test that records");
         let log_dir = LogDirHealth::new("data");
-        let health = Arc::new(Health::new(Arc::clone(&log_dir)));
+        let directory = LogDirectory::new(Arc::clone(&log_dir));
+        let directories = LogDirectories::new(vec![directory], Arc::clone(&log_dir));
+        let health = Arc::new(Health::new(directories));
         let budget = MemoryBudget::new(1 << 20, 1 << 20);
         let server = HttpServer::start(
             ("127.0.0.1".to_owned(), 0),

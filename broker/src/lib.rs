@@ -11,6 +11,7 @@ pub mod coordinator;
 #[cfg(test)]
 mod coordinators_sim;
 pub mod data_dir;
+pub mod data_dirs;
 pub mod data_metrics;
 pub mod descriptors;
 pub mod dispatch;

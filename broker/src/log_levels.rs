@@ -31,6 +31,7 @@ static LOGGERS: &[&str] = &[
     "odradek::context",
     "odradek::coordinator",
     "odradek::data_dir",
+    "odradek::data_dirs",
     "odradek::data_metrics",
     "odradek::descriptors",
     "odradek::dispatch",

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use odradek::broker::Broker;
 use odradek::config::load::{self, Loaded};
+use odradek::data_dirs::DataDirs;
 use odradek::{descriptors, log_levels};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -102,7 +103,7 @@ async fn serve(loaded: Loaded) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         cause = broker.until_useless() => {
-            anyhow::bail!("the log directory has failed, other nodes take over: {cause}")
+            anyhow::bail!("no log directory is left, or none with the metadata; other nodes take over: {cause}")
         }
     }
     tracing::info!("stopping");
@@ -131,8 +132,16 @@ fn start_line(broker: &Broker) -> String {
         "odradek {} listens on {}, data in {}{http}{try_it}",
         env!("CARGO_PKG_VERSION"),
         broker.listening().join(", "),
-        broker.data_dir().path().display(),
+        shown(broker.data_dir()),
     )
+}
+
+fn shown(data_dirs: &DataDirs) -> String {
+    let paths: Vec<_> = data_dirs
+        .paths()
+        .map(|path| path.display().to_string())
+        .collect();
+    paths.join(", ")
 }
 
 fn init_logging(as_json: bool) {

@@ -2,7 +2,7 @@
 //! the Raft groups.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use odradek_raft::liveness::ProbeTransport;
@@ -13,7 +13,8 @@ use odradek_storage::flush::{Flusher, FlusherOptions};
 use odradek_storage::{LogDirHealth, RealDisk};
 
 use crate::config::BrokerConfig;
-use crate::partitions::log_dir::LogDirectory;
+use crate::data_dir::DataDirError;
+use crate::partitions::log_dir::{LogDirectories, LogDirectory};
 use crate::peer::Peers;
 
 /// Why the groups cannot be run.
@@ -31,32 +32,50 @@ pub enum RaftStackError {
 pub struct RaftStack {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// The log directory.
-    pub directory: Arc<LogDirectory>,
+    /// The log directories.
+    pub directories: Arc<LogDirectories>,
     /// The groups.
     pub raft: Arc<RaftNode>,
 }
 
 impl RaftStack {
-    /// Opens the data directory's groups; `peers` are the other nodes, if there are any. Must be
+    /// Opens what the data directories hold of groups, but for those that have failed already; `peers` are the other nodes, if there are any. Must be
     /// called within a tokio runtime.
-    pub fn open(config: &BrokerConfig, peers: Option<&Arc<Peers>>) -> Result<Self, RaftStackError> {
-        let OpenedDir {
-            disk,
-            health,
-            data_dir,
-        } = OpenedDir::of(&config.data_dir)?;
+    pub fn open(
+        config: &BrokerConfig,
+        failed: &[(PathBuf, DataDirError)],
+        peers: Option<&Arc<Peers>>,
+    ) -> Result<Self, RaftStackError> {
+        let disk = RealDisk::shared();
+        let metadata = OpenedDir::of(&config.data_dir)?;
+        let mut data_dirs = vec![metadata.data_dir];
+        let mut all = Vec::with_capacity(config.log_dirs.len());
+        for path in &config.log_dirs {
+            let failure = failed.iter().find(|(failed, _)| failed == path);
+            let health = if *path == config.data_dir {
+                Arc::clone(&metadata.health)
+            } else if let Some((_, error)) = failure {
+                let health = LogDirHealth::new(path);
+                health.fail(error);
+                health
+            } else {
+                let opened = OpenedDir::of(path)?;
+                data_dirs.push(opened.data_dir);
+                opened.health
+            };
+            all.push(LogDirectory::new(health));
+        }
         let peers = peers.map(Peers::network);
         let network: Arc<dyn Network> = match &peers {
             Some(network) => Arc::clone(network) as Arc<dyn Network>,
             None => Arc::new(NoNetwork),
         };
         let mut options =
-            RaftNodeOptions::new(config.node_id, Arc::clone(&disk), vec![data_dir], network);
+            RaftNodeOptions::new(config.node_id, Arc::clone(&disk), data_dirs, network);
         options.transfers = config.peers.transfers;
         options.probes = peers.map(|network| network as Arc<dyn ProbeTransport>);
         Ok(Self {
-            directory: LogDirectory::new(health),
+            directories: LogDirectories::new(all, metadata.health),
             raft: RaftNode::open(options)?,
             disk,
         })
@@ -65,25 +84,23 @@ impl RaftStack {
 
 /// A log directory of the real disk, and what makes its files durable.
 pub(crate) struct OpenedDir {
-    pub(crate) disk: Arc<dyn Disk>,
     pub(crate) health: Arc<LogDirHealth>,
     pub(crate) data_dir: DataDir,
 }
 
 impl OpenedDir {
     pub(crate) fn of(path: &Path) -> Result<Self, RaftStackError> {
-        let disk = RealDisk::shared();
         let health = LogDirHealth::new(path);
-        let flusher = Flusher::start(&disk, Arc::clone(&health), FlusherOptions::default())
-            .map_err(RaftStackError::Flusher)?;
+        let flusher = Flusher::start(
+            &RealDisk::shared(),
+            Arc::clone(&health),
+            FlusherOptions::default(),
+        )
+        .map_err(RaftStackError::Flusher)?;
         let data_dir = DataDir {
             path: path.to_owned(),
             flusher: Arc::new(flusher),
         };
-        Ok(Self {
-            disk,
-            health,
-            data_dir,
-        })
+        Ok(Self { health, data_dir })
     }
 }

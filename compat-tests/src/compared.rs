@@ -60,6 +60,7 @@ pub const COMPARED: &[Compared] = compared! {
     produce_in_a_transaction Produce 3..=13;
     describe_configs_of_a_topic DescribeConfigs 1..=4;
     alter_configs_replaces_everything AlterConfigs 0..=2;
+    alter_replica_log_dirs AlterReplicaLogDirs 1..=2;
     describe_log_dirs DescribeLogDirs 1..=5;
     create_partitions CreatePartitions 0..=3;
     delete_groups DeleteGroups 0..=3;

@@ -227,6 +227,7 @@ static SERVED: &[ServedApi] = &[
     ServedApi::new(ApiKey::TxnOffsetCommit, 0, 6),
     ServedApi::new(ApiKey::DescribeConfigs, 1, 4),
     ServedApi::new(ApiKey::AlterConfigs, 0, 2),
+    ServedApi::new(ApiKey::AlterReplicaLogDirs, 1, 2),
     ServedApi::new(ApiKey::DescribeLogDirs, 1, 5),
     ServedApi::new(ApiKey::CreatePartitions, 0, 3),
     ServedApi::new(ApiKey::DeleteGroups, 0, 3),

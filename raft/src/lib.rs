@@ -15,6 +15,7 @@
 //! - `compaction`: dropping the entries of records, and then what was overtaken of the records.
 //! - `transfer`: giving such records to replicas that lack them.
 //! - `group`, `node`: one group, and all groups of a process.
+//! - `moving`: a group goes to another data directory of its node.
 //! - [`network`], [`rpc`], [`wire`], `serve`: how nodes reach each other, and the bytes of it.
 //! - `soundness`: what every message satisfies.
 //! - [`seldom`]: log lines that others can bring about as often as they like.
@@ -40,6 +41,7 @@ mod log_reader;
 mod log_store;
 mod membership;
 pub mod memory_network;
+mod moving;
 pub mod network;
 mod node;
 mod observer;
@@ -64,6 +66,7 @@ pub use error::{ProposeError, RaftError};
 pub use group::{Group, Proposal};
 pub use incarnation::{Standing, Succession};
 pub use membership::{GroupMembership, ReplicaProgress};
+pub use moving::MoveError;
 pub use node::{DataDir, Detection, GroupSpec, RaftNode, RaftNodeOptions, Timing};
 pub use observer::{GroupObserver, Leadership, NoObserver};
 pub use progress::ReplicationChanges;

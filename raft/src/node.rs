@@ -36,6 +36,11 @@ use crate::votes::VoteFile;
 /// Groups that [`RaftNode::open_groups`] opens at the same time.
 const OPEN_CONCURRENCY: usize = 64;
 
+/// How long a shutdown waits for groups that are being opened, closed or moved.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+/// How often it looks.
+const SETTLE_PERIOD: Duration = Duration::from_millis(5);
+
 /// Marks a data directory whose logs were all closed. Kafka's name for it.
 const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 /// Its content, as Kafka writes it.
@@ -96,7 +101,8 @@ pub struct RaftNodeOptions {
     pub node_id: NodeId,
     /// The disk that all data directories are on.
     pub disk: Arc<dyn Disk>,
-    /// The log directories.
+    /// The log directories. Without the first nothing can be run; another that cannot be opened is taken
+    /// offline.
     pub data_dirs: Vec<DataDir>,
     /// The way to the other nodes.
     pub network: Arc<dyn Network>,
@@ -163,9 +169,9 @@ pub struct GroupSpec {
     pub succession: Option<Succession>,
 }
 
-struct DataDirState {
-    dir: DataDir,
-    votes: Arc<VoteFile>,
+pub(crate) struct DataDirState {
+    pub(crate) dir: DataDir,
+    pub(crate) votes: Arc<VoteFile>,
     /// Every log in the directory was closed by the process that had it before.
     was_closed: bool,
 }
@@ -223,14 +229,16 @@ enum Slot {
 impl RaftNode {
     /// Opens the vote files and starts the housekeeper. Must be called within a tokio runtime.
     pub fn open(options: RaftNodeOptions) -> Result<Arc<Self>, RaftError> {
-        let data_dirs = options
-            .data_dirs
-            .iter()
-            .map(|dir| {
-                DataDirState::open(&options.disk, dir)
-                    .map_err(|error| RaftError::io(format!("open {}", dir.path.display()), error))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut data_dirs = Vec::with_capacity(options.data_dirs.len());
+        for dir in &options.data_dirs {
+            match DataDirState::open(&options.disk, dir) {
+                Ok(opened) => data_dirs.push(opened),
+                Err(error) if data_dirs.is_empty() => {
+                    return Err(RaftError::io(format!("open {}", dir.path.display()), error));
+                }
+                Err(error) => dir.flusher.health().fail(&error),
+            }
+        }
         let config = raft_config(&options)?;
         // One entry per group at most: a group asks again only after it has been served.
         let (housekeeper, requests) = mpsc::unbounded_channel();
@@ -260,6 +268,14 @@ impl RaftNode {
     /// This node's id.
     pub fn node_id(&self) -> NodeId {
         self.options.node_id
+    }
+
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.options.disk
+    }
+
+    pub(crate) fn now(&self) -> TimestampMs {
+        (self.options.clock)()
     }
 
     pub(crate) fn refusals(&self) -> &Arc<Seldom<(NodeId, GroupKey)>> {
@@ -523,6 +539,15 @@ impl RaftNode {
         Ok(Some(found))
     }
 
+    /// Takes every group in a data directory offline, because that has failed.
+    pub fn fail_directory(&self, path: &Path, cause: &str) {
+        for group in self.groups() {
+            if group.dir().parent() == Some(path) && group.offline_cause().is_none() {
+                group.core.fail(cause);
+            }
+        }
+    }
+
     /// Stops every group and leaves its files as they are, as a crash would: for a data directory
     /// that has failed, and for tests.
     pub async fn abandon(&self) {
@@ -542,7 +567,18 @@ impl RaftNode {
         }
     }
 
-    fn data_dir_of(&self, dir: &Path) -> Result<&DataDirState, RaftError> {
+    /// The data directory that knows of the last vote in the group, if there is one. A replica without data
+    /// is to be opened there: elsewhere it would not know that it has voted.
+    pub fn voted_in(&self, key: GroupKey) -> Option<&Path> {
+        let votes = self.data_dirs.iter().filter_map(|data_dir| {
+            let term = data_dir.votes.get(key)?.leader_id.term;
+            Some((term, data_dir.dir.path.as_path()))
+        });
+        let last = votes.max_by_key(|(term, _)| *term);
+        last.map(|(_, path)| path)
+    }
+
+    pub(crate) fn data_dir_of(&self, dir: &Path) -> Result<&DataDirState, RaftError> {
         self.data_dirs
             .iter()
             .find(|data_dir| dir.parent() == Some(data_dir.dir.path.as_path()))
@@ -572,7 +608,7 @@ impl RaftNode {
     }
 
     /// A group that was taken is open here no more.
-    fn forget(&self, key: GroupKey) {
+    pub(crate) fn forget(&self, key: GroupKey) {
         self.groups.lock().remove(&key);
         if let Some(liveness) = &self.liveness {
             liveness.members_changed(key);
@@ -580,7 +616,7 @@ impl RaftNode {
     }
 
     /// Marks a group's slot as busy and hands the group out.
-    fn take(&self, key: GroupKey) -> Result<Arc<Group>, RaftError> {
+    pub(crate) fn take(&self, key: GroupKey) -> Result<Arc<Group>, RaftError> {
         let mut groups = self.groups.lock();
         match groups.get(&key) {
             Some(Slot::Open(group)) => {
@@ -592,9 +628,26 @@ impl RaftNode {
         }
     }
 
+    /// Waits until no group is being opened, closed or moved, for a while. Returns whether none is.
+    async fn settles(&self) -> bool {
+        let deadline = tokio::time::Instant::now() + SETTLE_LIMIT;
+        loop {
+            let is_busy = |slot: &Slot| matches!(slot, Slot::Busy);
+            if !self.groups.lock().values().any(is_busy) {
+                return true;
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(SETTLE_PERIOD).await;
+        }
+    }
+
     /// Closes every group, and marks the data directories of which every log was closed. Failures
     /// are logged; the first is returned.
     pub async fn shutdown(&self) -> Result<(), RaftError> {
+        // Of one in between nobody knows whether it will have been closed.
+        let is_settled = self.settles().await;
         let results: Vec<_> = futures_util::stream::iter(self.groups())
             .map(|group| async move {
                 let closed = self.close_group(group.key()).await;
@@ -611,7 +664,7 @@ impl RaftNode {
             let all_closed = results
                 .iter()
                 .all(|(dir, closed)| closed.is_ok() || dir.parent() != Some(path));
-            if all_closed && !data_dir.dir.flusher.health().is_offline() {
+            if all_closed && is_settled && !data_dir.dir.flusher.health().is_offline() {
                 self.options
                     .disk
                     .replace_file(&path.join(CLEAN_SHUTDOWN), CLEAN_SHUTDOWN_CONTENT)

@@ -117,12 +117,14 @@ pub struct Log {
     /// How often records were taken away from the end. A checkpoint that was begun before one of
     /// those is void.
     pub(crate) cuts: u64,
+    /// How often segments were replaced by compacted ones.
+    pub(crate) replacements: u64,
     /// Where the last compaction ended.
     pub(crate) clean_end: Offset,
     /// Offsets of the producer snapshots on the disk.
     pub(crate) snapshots: BTreeSet<Offset>,
     pub(crate) deletions: Deletions,
-    /// Its directory has been taken away: see [`Log::mark_deleted`].
+    /// Its directory has been taken away: see [`Log::mark_deleted`] and [`Log::mark_moved`].
     pub(crate) deleted: bool,
 }
 

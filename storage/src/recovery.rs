@@ -558,6 +558,7 @@ impl Opening<'_> {
             sealed_dirty: Vec::new(),
             epochs_dirty: self.epochs_dirty,
             cuts: 0,
+            replacements: 0,
             clean_end: clean_end::read(self.disk.as_ref(), self.dir).min(log_end),
             snapshots,
             deletions: Deletions::new(self.disk),

@@ -375,7 +375,7 @@ impl Log {
 }
 
 /// 128 bits that differ for every deletion of a directory.
-fn unique(dir: &std::path::Path, now: TimestampMs) -> u128 {
+pub(crate) fn unique(dir: &std::path::Path, now: TimestampMs) -> u128 {
     static DELETIONS: AtomicU64 = AtomicU64::new(0);
     let mut hasher = DefaultHasher::new();
     dir.hash(&mut hasher);

@@ -24,7 +24,8 @@ use super::waits::{wait_for_metadata, wait_until_unfenced};
 use crate::clock::Clock;
 use crate::config::BrokerConfig;
 use crate::context::BrokerContext;
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::DataDirError;
+use crate::data_dirs::DataDirs;
 use crate::leading::{self, Supervisor, SupervisorOptions};
 use crate::metadata::controller::register_broker::Registration;
 use crate::metadata::controller::voters::{ControllerRegistration, name_this_voter};
@@ -110,7 +111,7 @@ impl std::fmt::Debug for ClusterNode {
 }
 
 /// The way to other nodes, which is there before anything else.
-pub fn peers(config: &BrokerConfig, data_dir: &DataDir, incarnation: Uuid) -> Arc<Peers> {
+pub fn peers(config: &BrokerConfig, data_dir: &DataDirs, incarnation: Uuid) -> Arc<Peers> {
     let local = LocalNode::new(
         config.node_id,
         data_dir.directory_id(),
@@ -168,7 +169,7 @@ impl ClusterNode {
         &self,
         raft: &RaftNode,
         config: &BrokerConfig,
-        data_dir: &mut DataDir,
+        data_dir: &mut DataDirs,
         controller: &ControllerRegistration,
         clock: &Arc<dyn Clock>,
         disk: &Arc<dyn Disk>,
@@ -210,7 +211,7 @@ impl ClusterNode {
     async fn take_place(
         &self,
         config: &BrokerConfig,
-        data_dir: &DataDir,
+        data_dir: &DataDirs,
     ) -> Result<Place, ClusterError> {
         let is_controller = config.cluster.is_controller;
         let is_fixed = config.cluster.has_fixed_voters();
@@ -279,7 +280,7 @@ impl ClusterNode {
         }
     }
 
-    fn belong_to(&self, data_dir: &mut DataDir, cluster_id: &str) -> Result<(), ClusterError> {
+    fn belong_to(&self, data_dir: &mut DataDirs, cluster_id: &str) -> Result<(), ClusterError> {
         data_dir.join_cluster(cluster_id)?;
         self.peers.set_cluster_id(cluster_id);
         Ok(())
@@ -290,7 +291,7 @@ impl ClusterNode {
     pub async fn register(
         &self,
         metadata: &MetadataService,
-        data_dir: &mut DataDir,
+        data_dir: &mut DataDirs,
         registration: Registration,
     ) -> Result<(), ClusterError> {
         if self.peers.local().cluster_id().is_none() {
@@ -341,7 +342,7 @@ impl ClusterNode {
     pub fn follow_voters(
         &self,
         metadata: &MetadataService,
-        data_dir: &DataDir,
+        data_dir: &DataDirs,
     ) -> Vec<JoinHandle<()>> {
         let addresses = Arc::clone(self.peers.addresses());
         let mut tasks = vec![tokio::spawn(quorum::follow_addresses(

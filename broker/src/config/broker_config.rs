@@ -1,6 +1,6 @@
 //! The settings that count, as values of their types: what the rest of the broker reads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +23,9 @@ use crate::peer::PeerLimits;
 use crate::telemetry::TelemetryLimits;
 use crate::topic_config::TopicDefaults;
 
+/// A broker registers at most 64 directories, and the metadata may have one of its own.
+const MAX_LOG_DIRS: usize = 63;
+
 /// The broker's settings. A new one is made whenever a dynamic setting changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BrokerConfig {
@@ -32,8 +35,11 @@ pub struct BrokerConfig {
     pub cluster: ClusterConfig,
     /// `broker.rack`.
     pub rack: Option<String>,
-    /// `log.dirs`, or `log.dir`.
+    /// `metadata.log.dir`, or the first of `log_dirs`: where the metadata is, and what the node keeps of
+    /// itself.
     pub data_dir: PathBuf,
+    /// `log.dirs`, or `log.dir`: where partitions are.
+    pub log_dirs: Vec<PathBuf>,
     /// `listeners`, without those of `controller.listener.names`: the clients'.
     pub listeners: Vec<Endpoint>,
     /// `advertised.listeners`, by listener name.
@@ -201,11 +207,13 @@ impl BrokerConfig {
     pub fn from_layers(layers: &Layers) -> Result<Self, InvalidValue> {
         let (listeners, for_controllers) = served_listeners(layers)?;
         let cluster = ClusterConfig::from_layers(layers, &listeners, for_controllers)?;
+        let log_dirs = log_dirs(layers)?;
         let config = Self {
             node_id: NodeId::new(layers.required("node.id")?),
             cluster,
             rack: layers.optional("broker.rack")?,
-            data_dir: data_dir(layers)?,
+            data_dir: metadata_dir(layers, &log_dirs)?,
+            log_dirs,
             advertised: advertised(layers)?,
             listeners,
             listen_backlog: layers.required("socket.listen.backlog.size")?,
@@ -442,21 +450,35 @@ fn request_memory_bytes(layers: &Layers) -> Result<usize, InvalidValue> {
     })
 }
 
-fn data_dir(layers: &Layers) -> Result<PathBuf, InvalidValue> {
+fn log_dirs(layers: &Layers) -> Result<Vec<PathBuf>, InvalidValue> {
     let name = if layers.get("log.dirs").is_some() {
         "log.dirs"
     } else {
         "log.dir"
     };
-    let dirs = layers.list(name);
-    match dirs.as_slice() {
-        [dir] => Ok(PathBuf::from(dir)),
-        [] => Err(refused(layers, name, "a directory is needed")),
-        _ => Err(refused(
-            layers,
-            name,
-            "several directories are not supported; join the disks below the file system instead",
-        )),
+    let dirs: Vec<PathBuf> = layers.list(name).into_iter().map(PathBuf::from).collect();
+    if dirs.is_empty() {
+        return Err(refused(layers, name, "a directory is needed"));
+    }
+    if dirs.len() > MAX_LOG_DIRS {
+        return Err(refused(layers, name, "more than 63 directories"));
+    }
+    let mut seen = HashSet::new();
+    if !dirs.iter().all(|dir| seen.insert(dir)) {
+        return Err(refused(layers, name, "a directory is named twice"));
+    }
+    Ok(dirs)
+}
+
+fn metadata_dir(layers: &Layers, log_dirs: &[PathBuf]) -> Result<PathBuf, InvalidValue> {
+    let name = "metadata.log.dir";
+    match layers.get(name) {
+        Some("") => Err(refused(layers, name, "a directory is needed")),
+        Some(dir) => Ok(PathBuf::from(dir)),
+        None => log_dirs
+            .first()
+            .cloned()
+            .ok_or_else(|| refused(layers, name, "a directory is needed")),
     }
 }
 
@@ -568,6 +590,7 @@ mod tests {
             "PLAINTEXT://127.0.0.1:9092"
         );
         assert_eq!(config.data_dir, PathBuf::from("./odradek-data"));
+        assert_eq!(config.log_dirs, [PathBuf::from("./odradek-data")]);
         assert_eq!(config.request_memory_bytes, 256 << 20);
     }
 
@@ -593,11 +616,22 @@ mod tests {
     }
 
     #[test]
+    fn the_metadata_is_in_the_first_log_directory_or_in_one_of_its_own() {
+        let config = with(&[("log.dirs", " /a, /b ")]).expect("understood");
+        assert_eq!(config.log_dirs, ["/a", "/b"].map(PathBuf::from));
+        assert_eq!(config.data_dir, PathBuf::from("/a"));
+        let own = with(&[("log.dirs", "/a,/b"), ("metadata.log.dir", "/m")]).expect("understood");
+        assert_eq!(own.log_dirs, config.log_dirs);
+        assert_eq!(own.data_dir, PathBuf::from("/m"));
+    }
+
+    #[test]
     fn what_no_key_can_check_alone_is_refused_with_its_reason() {
         for (settings, key) in [
             (&[("listeners", "SSL://:9092")][..], "listeners"),
             (&[("listeners", "MINE://:9092")], "listeners"),
-            (&[("log.dirs", "/a,/b")], "log.dirs"),
+            (&[("log.dirs", "/a,/b,/a")], "log.dirs"),
+            (&[("log.dirs", "")], "log.dirs"),
             (
                 &[("advertised.listeners", "OTHER://h:1")],
                 "advertised.listeners",

@@ -77,16 +77,20 @@ static NODE: &[KeySpec] = &[
          them.",
     ),
     KeySpec::new("log.dirs", List).importance(High).doc(
-        "Directory of the data. Kafka takes several; this broker takes one. When it is not set, \
-         `log.dir` counts; when neither is, the data is in `./odradek-data`.",
+        "Directories of the data, one a disk. A new partition goes to the one with the fewest. When it is \
+         not set, `log.dir` counts; when neither is, the data is in `./odradek-data`.",
     ),
     KeySpec::new("log.dir", List)
         .default("./odradek-data")
         .importance(High)
         .doc(
-            "Directory of the data when `log.dirs` is not set. Kafka's default is `/tmp/kafka-logs`, \
+            "Directories of the data when `log.dirs` is not set. Kafka's default is `/tmp/kafka-logs`, \
              which a restart of the machine may empty.",
         ),
+    KeySpec::new("metadata.log.dir", Text).importance(High).doc(
+        "Directory of the cluster's metadata, and of what this node keeps of itself; when it is not set, the \
+         first of `log.dirs`. If it fails, the node is of no more use.",
+    ),
     KeySpec::new("controller.quorum.voters", List)
         .allowed(Checked(
             listeners::check_voters,

@@ -147,7 +147,6 @@ pub static FOREIGN: &[(&str, ConfigKind)] = &[
     ("log.remote.copy.lag.bytes", Long),
     ("log.remote.copy.lag.ms", Long),
     ("max.connection.creation.rate", Int),
-    ("metadata.log.dir", Text),
     ("metadata.log.segment.bytes", Int),
     ("metadata.log.segment.ms", Long),
     ("metadata.max.idle.interval.ms", Int),

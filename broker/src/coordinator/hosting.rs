@@ -2,7 +2,7 @@
 //! broker leads, for as long as it leads them.
 //!
 //! Follows the metadata for the topic and its number of partitions, and the leadership of every
-//! partition of the topic that is held here.
+//! partition of the topic that is held here; one whose log has moved to another log directory is another one.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use odradek_protocol::ids::PartitionIndex;
 use odradek_raft::Leadership;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::host::Host;
@@ -43,6 +44,7 @@ pub struct Hosting<C> {
     partitions: Arc<PartitionManager>,
     commit_timeout: Duration,
     followed: HashMap<PartitionIndex, Followed>,
+    reopened: watch::Receiver<u64>,
 }
 
 /// A partition whose leadership is followed.
@@ -70,6 +72,7 @@ impl<C: Coordinators> Hosting<C> {
         Self {
             topic,
             coordinators,
+            reopened: partitions.subscribe_reopened(),
             partitions,
             commit_timeout,
             followed: HashMap::new(),
@@ -88,6 +91,18 @@ impl<C: Coordinators> Hosting<C> {
                     host.remove(partition);
                 }
             }
+        }
+    }
+
+    /// Waits until there is something to take account of: other metadata, or another replica in the place of one
+    /// that was here. An error once there will be no more metadata. Safe to drop.
+    pub async fn changed(
+        &mut self,
+        images: &mut watch::Receiver<Arc<MetadataImage>>,
+    ) -> Result<(), watch::error::RecvError> {
+        tokio::select! {
+            changed = images.changed() => changed,
+            Ok(()) = self.reopened.changed() => Ok(()),
         }
     }
 

@@ -54,9 +54,10 @@ impl Attendant {
         loop {
             self.attend(&image).await;
             let changed = if self.gone.is_empty() {
-                images.changed().await
+                self.hosting.changed(&mut images).await
             } else {
-                let changed = tokio::time::timeout(RETRY_DELAY, images.changed()).await;
+                let changed = self.hosting.changed(&mut images);
+                let changed = tokio::time::timeout(RETRY_DELAY, changed).await;
                 changed.unwrap_or(Ok(()))
             };
             if changed.is_err() {
@@ -165,6 +166,35 @@ mod tests {
         let topics = groups.fetch(request).await.expect("a coordinator");
         let found = topics[0].partitions[0].1.as_ref();
         found.map(|found| found.offset.get())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_group_goes_on_once_its_partitions_log_has_moved_though_the_metadata_has_not_changed()
+    {
+        let mut fixture = Fixture::with_others(1);
+        fixture.create_topic("data", 2, 1).await;
+        fixture.create_topic(OFFSETS_TOPIC, 1, PARTITIONS).await;
+        let (groups, _images) = attended(&fixture);
+        wait_for_coordinators(&groups).await;
+        for group in GROUPS {
+            commit(&groups, group).await;
+        }
+        for partition in 0..PARTITIONS {
+            fixture.move_away(OFFSETS_TOPIC, partition).await;
+        }
+        let found = async {
+            for group in GROUPS {
+                // Until the coordinator has loaded there is none to ask.
+                while groups.host().led().len() < PARTITIONS as usize {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                wait_for_coordinators(&groups).await;
+                assert_eq!(committed(&groups, group).await, Some(7));
+                commit(&groups, group).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(20), found).await;
+        in_time.expect("coordinators come up again");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,6 +15,7 @@ use odradek_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse
 use super::Reply;
 use crate::context::RequestContext;
 use crate::partition::Partition;
+use crate::partitions::PartitionManager;
 use crate::partitions::log_dir::LogDirectory;
 
 /// "Not known" for a number of bytes.
@@ -32,7 +33,7 @@ pub async fn handle(
     let results = partitions
         .directories()
         .iter()
-        .map(|directory| describe(directory, &all))
+        .map(|directory| describe(partitions, directory, &all))
         .collect();
     Reply::Now(message!(DescribeLogDirsResponse { results }))
 }
@@ -58,10 +59,13 @@ fn is_asked(asked: Option<&Asked>, partition: &Partition) -> bool {
     })
 }
 
-fn describe(directory: &Arc<LogDirectory>, partitions: &[Arc<Partition>]) -> DescribeLogDirsResult {
-    let log_dir = directory.path().to_path_buf();
+fn describe(
+    manager: &PartitionManager,
+    directory: &Arc<LogDirectory>,
+    partitions: &[Arc<Partition>],
+) -> DescribeLogDirsResult {
     // Kafka's tools name a directory by its full path.
-    let log_dir = std::path::absolute(&log_dir).unwrap_or(log_dir);
+    let log_dir = directory.absolute_path();
     let mut result = message!(DescribeLogDirsResult {
         log_dir: StrBytes::from(log_dir.to_string_lossy().into_owned()),
         total_bytes: UNKNOWN_BYTES,
@@ -86,6 +90,20 @@ fn describe(directory: &Arc<LogDirectory>, partitions: &[Arc<Partition>]) -> Des
                 partition_size: bytes(partition.size_bytes()),
             });
             topics.entry(partition.topic()).or_default().push(described);
+        }
+        let moving = manager.moving(partition);
+        if let Some(moving) = moving.filter(|moving| Arc::ptr_eq(moving.target(), directory)) {
+            let end = partition.offsets().log_end.get();
+            let lag = end - moving.copied_end().get();
+            topics
+                .entry(partition.topic())
+                .or_default()
+                .push(message!(DescribeLogDirsPartition {
+                    partition_index: partition.index().get(),
+                    partition_size: bytes(moving.copied_bytes()),
+                    offset_lag: lag.max(0),
+                    is_future_key: true,
+                }));
         }
     }
     result.topics = topics

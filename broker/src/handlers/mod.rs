@@ -8,6 +8,7 @@ mod admin_answers;
 pub mod allocate_producer_ids;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
+pub mod alter_replica_log_dirs;
 pub mod api_versions;
 mod commit_rows;
 pub mod consumer_group_describe;

@@ -93,6 +93,13 @@ pub async fn hand_over_all(
     led_with_others(partitions).len()
 }
 
+/// Hands a partition over to another replica in sync if this broker leads it and there is one.
+pub async fn give_away(partition: &Partition, image: &MetadataImage, own: NodeId) {
+    if partition.leadership().is_ready_leader() {
+        hand_over_to_any(partition, image, own).await;
+    }
+}
+
 async fn hand_over_to_any(partition: &Partition, image: &MetadataImage, own: NodeId) {
     for to in candidates(partition, image, own) {
         match partition.group().transfer_leader(to).await {

@@ -26,6 +26,6 @@ mod truth;
 
 pub use changes::LeadershipChanges;
 pub use commits::Commits;
-pub use hand_over::{HandOverError, hand_over, hand_over_all};
+pub use hand_over::{HandOverError, give_away, hand_over, hand_over_all};
 pub use metadata_leader::{MetadataLeader, ReportError};
 pub use supervisor::{Supervisor, SupervisorOptions};

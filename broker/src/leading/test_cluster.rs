@@ -13,6 +13,7 @@ use odradek_protocol::error_code::ErrorCode;
 use odradek_protocol::ids::{NodeId, Offset, PartitionIndex};
 use odradek_raft::memory_network::MemoryNetwork;
 use odradek_raft::{RaftNode, RaftNodeOptions};
+use odradek_storage::RealDisk;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -32,7 +33,7 @@ use crate::metadata::records::{
 };
 use crate::metadata::test_support::{nodes, topic, topic_id};
 use crate::partition::{AppendOptions, Partition, PartitionError, Verification};
-use crate::partitions::log_dir::LogDirectory;
+use crate::partitions::log_dir::{LogDirectories, LogDirectory};
 use crate::partitions::{PartitionManager, PartitionManagerOptions};
 use crate::raft_stack::OpenedDir;
 use crate::server::{ConnectionLimits, Connections};
@@ -168,11 +169,8 @@ impl Cluster {
             .dirs
             .entry(id)
             .or_insert_with(|| tempfile::tempdir().expect("a directory"));
-        let OpenedDir {
-            disk,
-            health,
-            data_dir,
-        } = OpenedDir::of(dir.path()).expect("flusher starts");
+        let disk = RealDisk::shared();
+        let OpenedDir { health, data_dir } = OpenedDir::of(dir.path()).expect("flusher starts");
         let node_id = NodeId::new(id);
         let network = Arc::new(self.network.clone());
         let mut options = RaftNodeOptions::new(node_id, Arc::clone(&disk), vec![data_dir], network);
@@ -183,7 +181,7 @@ impl Cluster {
             node_id,
             raft: Arc::clone(&raft),
             disk,
-            directories: vec![LogDirectory::new(health)],
+            directories: LogDirectories::new(vec![LogDirectory::new(Arc::clone(&health))], health),
             config: Arc::clone(&self.config),
             clock: SystemClock::shared(),
         });

@@ -161,6 +161,8 @@ pub enum Gone {
     Released,
     /// Its group has lost most of its voters, and the partition has been given another.
     Superseded,
+    /// Its log is in another directory of this broker from now on, and it is opened there.
+    Moved,
 }
 
 impl PartitionEvents {
@@ -176,7 +178,7 @@ impl PartitionEvents {
         match self.gone.get() {
             None => Ok(()),
             Some(Gone::Deleted) => Err(PartitionError::Deleted),
-            Some(Gone::Released | Gone::Superseded) => {
+            Some(Gone::Released | Gone::Superseded | Gone::Moved) => {
                 Err(PartitionError::NotLeader { leader: None })
             }
         }

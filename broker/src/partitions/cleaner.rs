@@ -37,7 +37,12 @@ impl PartitionManager {
             let settings = config.load().cleaner;
             let threads = settings.threads.max(1);
             let map_bytes = settings.map_bytes / threads;
-            futures_util::stream::iter(self.all())
+            // What is being copied to another directory waits: the copy would be void.
+            let mut partitions = self.all();
+            partitions.retain(|partition| {
+                !partition.directory().health().is_offline() && self.moving(partition).is_none()
+            });
+            futures_util::stream::iter(partitions)
                 .for_each_concurrent(threads, |partition| {
                     let throttle = Arc::clone(&throttle);
                     async move { clean_one(&partition, map_bytes, throttle).await }

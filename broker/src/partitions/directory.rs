@@ -21,12 +21,23 @@ const METADATA_FILE: &str = "partition.metadata";
 const METADATA_FILE_LIMIT: usize = 4096;
 /// Ending of a directory that was set aside.
 const STRAY: &str = "-stray";
+/// Ending of the directory of a log that is being copied from another log directory.
+const FUTURE: &str = "-future";
+/// Longest file name on the file systems we know.
+pub const NAME_MAX_BYTES: usize = 255;
 
 /// What a directory below a log directory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectoryKind {
     /// A partition's data.
     Partition {
+        /// Topic name.
+        topic: String,
+        /// Index in the topic.
+        partition: PartitionIndex,
+    },
+    /// A copy of a partition's data that does not count yet.
+    Future {
         /// Topic name.
         topic: String,
         /// Index in the topic.
@@ -48,17 +59,35 @@ pub fn kind_of(name: &str) -> DirectoryKind {
     if name.ends_with(STRAY) {
         return DirectoryKind::Stray;
     }
-    let Some((topic, index)) = name.rsplit_once('-') else {
-        return DirectoryKind::Other;
-    };
-    let is_number = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
-    match index.parse() {
-        Ok(index) if is_number && !topic.is_empty() => DirectoryKind::Partition {
-            topic: topic.to_owned(),
-            partition: PartitionIndex::new(index),
-        },
-        _ => DirectoryKind::Other,
+    if let Some(copied) = name.strip_suffix(FUTURE) {
+        let of = copied
+            .rsplit_once('.')
+            .filter(|(_, unique)| {
+                unique.len() == 32 && unique.bytes().all(|byte| byte.is_ascii_hexdigit())
+            })
+            .and_then(|(of, _)| partition_of(of));
+        return match of {
+            Some((topic, partition)) => DirectoryKind::Future { topic, partition },
+            None => DirectoryKind::Other,
+        };
     }
+    match partition_of(name) {
+        Some((topic, partition)) => DirectoryKind::Partition { topic, partition },
+        None => DirectoryKind::Other,
+    }
+}
+
+fn partition_of(name: &str) -> Option<(String, PartitionIndex)> {
+    let (topic, index) = name.rsplit_once('-')?;
+    let is_number = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
+    let index = index.parse().ok().filter(|_| is_number)?;
+    (!topic.is_empty()).then(|| (topic.to_owned(), PartitionIndex::new(index)))
+}
+
+/// Name of the directory that a partition's data is copied into. As in Kafka it may be longer than a file
+/// name can be.
+pub fn future_name(topic: &str, partition: PartitionIndex, unique: u128) -> String {
+    format!("{topic}-{partition}.{unique:032x}{FUTURE}")
 }
 
 /// Name of a partition's directory.
@@ -95,6 +124,16 @@ pub fn read_topic_id(disk: &dyn Disk, dir: &Path) -> io::Result<Option<TopicId>>
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a partition directory holds any record data. One that cannot be looked into is not taken for
+/// an empty one.
+pub fn has_records(disk: &dyn Disk, dir: &Path) -> bool {
+    disk.list(dir).map_or(true, |files| {
+        files
+            .iter()
+            .any(|file| file.name.ends_with(".log") && file.len > 0)
+    })
 }
 
 /// Makes a partition directory and writes which topic it is for; durable when this returns, but
@@ -165,6 +204,11 @@ mod tests {
         let doomed = doomed_name("orders-0", TopicId::from_bytes([9; 16]));
         assert_eq!(kind_of(&doomed), DirectoryKind::Deleted);
         assert_eq!(kind_of("o-0.ff-stray"), DirectoryKind::Stray);
+        let (topic, partition) = ("a-b".to_owned(), PartitionIndex::new(3));
+        assert_eq!(
+            kind_of(&future_name("a-b", partition, 7)),
+            DirectoryKind::Future { topic, partition }
+        );
         for other in [
             "orders",
             "-0",
@@ -174,6 +218,8 @@ mod tests {
             // Not a name that a removal gives; it may be anybody's.
             "orders-0.00ff-delete",
             "photos-delete",
+            "orders-0.07-future",
+            "back-to-the-future",
         ] {
             assert_eq!(kind_of(other), DirectoryKind::Other, "{other}");
         }

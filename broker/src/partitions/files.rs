@@ -19,46 +19,33 @@ use crate::partition::{Gone, Partition};
 
 impl PartitionManager {
     /// Looks through the log directories, removes what a cut-short deletion left, sets strays
-    /// aside, and returns where the partitions of `image` are.
+    /// aside, and returns where the partitions of `image` are. Moves that were cut short begin again.
     pub(super) async fn take_inventory(
         &self,
         image: &Arc<MetadataImage>,
     ) -> HashMap<(TopicId, PartitionIndex), PathBuf> {
         let mut known = HashMap::new();
-        for log_dir in &self.options.directories {
-            let (disk, log_dir) = (Arc::clone(&self.options.disk), Arc::clone(log_dir));
+        for log_dir in self.directories() {
+            if log_dir.health().is_offline() {
+                continue;
+            }
+            let disk = Arc::clone(&self.options.disk);
             let (image, path) = (Arc::clone(image), log_dir.path().to_path_buf());
             let node = self.options.node_id;
             let found =
                 tokio::task::spawn_blocking(move || tidy(&*disk, &path, &image, node)).await;
             match found {
-                Ok(Ok(found)) => known.extend(found),
+                Ok(Ok((found, unfinished))) => {
+                    known.extend(found);
+                    for partition in unfinished {
+                        self.moves.begin(partition, log_dir);
+                    }
+                }
                 Ok(Err(error)) => log_dir.health().fail(&error),
                 Err(error) => log_dir.health().fail(&error),
             }
         }
         known
-    }
-
-    /// The log directory that `path` lies in.
-    pub(super) fn directory_of(&self, path: &Path) -> anyhow::Result<Arc<LogDirectory>> {
-        self.options
-            .directories
-            .iter()
-            .find(|directory| path.parent() == Some(directory.path()))
-            .map(Arc::clone)
-            .with_context(|| format!("{} is in no log directory", path.display()))
-    }
-
-    /// The working log directory with the fewest partitions.
-    pub(super) fn roomiest_directory(&self) -> anyhow::Result<Arc<LogDirectory>> {
-        self.options
-            .directories
-            .iter()
-            .filter(|directory| !directory.health().is_offline())
-            .min_by_key(|directory| directory.partition_count())
-            .map(Arc::clone)
-            .context("every log directory is offline")
     }
 
     /// Makes the directory of a new partition; it is durable, and so is whose it is.
@@ -133,14 +120,21 @@ impl PartitionManager {
     }
 }
 
+/// Where the partitions in a log directory are, and which were on their way into it.
+type Found = (
+    HashMap<(TopicId, PartitionIndex), PathBuf>,
+    Vec<(TopicId, PartitionIndex)>,
+);
+
 fn tidy(
     disk: &dyn Disk,
     log_dir: &Path,
     image: &MetadataImage,
     node: NodeId,
-) -> anyhow::Result<HashMap<(TopicId, PartitionIndex), PathBuf>> {
+) -> anyhow::Result<Found> {
     let Inventory {
         mut known,
+        unfinished,
         nameless,
         stray,
         leftover,
@@ -167,7 +161,7 @@ fn tidy(
         known.insert((topic_id, partition), path);
     }
     if stray.is_empty() {
-        return Ok(known);
+        return Ok((known, unfinished));
     }
     let mut taken = directory::names_in(disk, log_dir)?;
     for (path, topic, partition, topic_id) in stray {
@@ -181,7 +175,7 @@ fn tidy(
         disk.rename(&path, &goal)?;
     }
     disk.sync_dir(log_dir)?;
-    Ok(known)
+    Ok((known, unfinished))
 }
 
 fn scan(disk: &dyn Disk, log_dir: &Path) -> anyhow::Result<Vec<FoundDirectory>> {
@@ -193,17 +187,13 @@ fn scan(disk: &dyn Disk, log_dir: &Path) -> anyhow::Result<Vec<FoundDirectory>> 
         let path = log_dir.join(&entry.name);
         let kind = directory::kind_of(&entry.name);
         let is_partition = matches!(kind, DirectoryKind::Partition { .. });
-        let topic_id = if is_partition || kind == DirectoryKind::Stray {
+        let is_future = matches!(kind, DirectoryKind::Future { .. });
+        let topic_id = if is_partition || is_future || kind == DirectoryKind::Stray {
             directory::read_topic_id(disk, &path)?
         } else {
             None
         };
-        let has_data = is_partition
-            && topic_id.is_none()
-            && disk
-                .list(&path)?
-                .iter()
-                .any(|file| file.name.ends_with(".log") && file.len > 0);
+        let has_data = is_partition && topic_id.is_none() && directory::has_records(disk, &path);
         found.push(FoundDirectory {
             path,
             name: entry.name,
@@ -292,7 +282,7 @@ mod tests {
                 disk.stop_at(before + step);
                 let _ = tidy(&disk, Path::new(LOG_DIR), &image, node);
                 disk.power_cut(seed);
-                let known = tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
+                let (known, _) = tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
                 let what = format!("step {step}, seed {seed}");
                 assert_eq!(
                     found(&disk),
@@ -316,7 +306,7 @@ mod tests {
         let (image, node, disk) = (image(), NodeId::new(1), disk());
         tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
         let before = disk.syncs();
-        let known = tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
+        let (known, _) = tidy(&disk, Path::new(LOG_DIR), &image, node).expect("tidied");
         assert_eq!((known.len(), disk.syncs() - before), (1, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! A broker's data path on a temporary directory, with real groups, for tests.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use odradek_protocol::ids::{
 use odradek_protocol::records::{BatchBuilder, NewRecord};
 use odradek_raft::network::NoNetwork;
 use odradek_raft::{RaftNode, RaftNodeOptions};
-use odradek_storage::LogDirHealth;
+use odradek_storage::{LogDirHealth, RealDisk};
 use tempfile::TempDir;
 
-use super::log_dir::LogDirectory;
+use super::log_dir::{LogDirectories, LogDirectory};
 use super::{PartitionManager, PartitionManagerOptions};
 use crate::clock::ManualClock;
 use crate::config::ConfigStore;
@@ -31,6 +32,7 @@ const NODE: NodeId = NodeId::new(1);
 /// See the module.
 pub(crate) struct Fixture {
     pub(crate) dir: TempDir,
+    pub(crate) others: Vec<TempDir>,
     pub(crate) clock: ManualClock,
     pub(crate) raft: Arc<RaftNode>,
     pub(crate) health: Arc<LogDirHealth>,
@@ -41,29 +43,42 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Self::on(dir, MetadataImage::default())
+        Self::on(dir, Vec::new(), MetadataImage::default())
     }
 
-    fn on(dir: TempDir, image: MetadataImage) -> Self {
-        let OpenedDir {
-            disk,
-            health,
-            data_dir,
-        } = OpenedDir::of(dir.path()).expect("flusher starts");
+    /// With so many log directories beside the first.
+    pub(crate) fn with_others(count: usize) -> Self {
+        let dir = || tempfile::tempdir().expect("a temporary directory");
+        let others = std::iter::repeat_with(dir).take(count).collect();
+        Self::on(dir(), others, MetadataImage::default())
+    }
+
+    fn on(dir: TempDir, others: Vec<TempDir>, image: MetadataImage) -> Self {
+        let opened = |path: &Path| OpenedDir::of(path).expect("flusher starts");
+        let disk = RealDisk::shared();
+        let OpenedDir { health, data_dir } = opened(dir.path());
+        let (mut data_dirs, mut directories) = (vec![data_dir], Vec::new());
+        directories.push(LogDirectory::new(Arc::clone(&health)));
+        for other in &others {
+            let other = opened(other.path());
+            data_dirs.push(other.data_dir);
+            directories.push(LogDirectory::new(other.health));
+        }
         let network = Arc::new(NoNetwork);
-        let options = RaftNodeOptions::new(NODE, Arc::clone(&disk), vec![data_dir], network);
+        let options = RaftNodeOptions::new(NODE, Arc::clone(&disk), data_dirs, network);
         let raft = RaftNode::open(options).expect("raft opens");
         let clock = ManualClock::starting_at(START);
         let manager = PartitionManager::new(PartitionManagerOptions {
             node_id: NODE,
             raft: Arc::clone(&raft),
             disk,
-            directories: vec![LogDirectory::new(Arc::clone(&health))],
+            directories: LogDirectories::new(directories, Arc::clone(&health)),
             config: ConfigStore::defaults(),
             clock: Arc::new(clock.clone()),
         });
         Self {
             dir,
+            others,
             clock,
             raft,
             health,
@@ -72,10 +87,61 @@ impl Fixture {
         }
     }
 
+    /// The path of the directory beside the first.
+    pub(crate) fn other(&self) -> &Path {
+        self.others[0].path()
+    }
+
+    /// Has what is to be moved be moved, until the partition is served from the directory beside the first.
+    pub(crate) async fn await_moved(&self, topic: &str, partition: i32) {
+        let manager = Arc::clone(&self.manager);
+        let mover = tokio::spawn(async move { manager.keep_moving().await });
+        let moved = async {
+            loop {
+                let partition = self
+                    .manager
+                    .get_by_name(topic, PartitionIndex::new(partition));
+                let is_there =
+                    |partition: &Arc<Partition>| partition.directory().path() == self.other();
+                if let Some(partition) = partition.filter(is_there) {
+                    partition.group().wait_until_ready().await.expect("led");
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let moved = tokio::time::timeout(Duration::from_secs(30), moved).await;
+        moved.expect("moved in time");
+        mover.abort();
+    }
+
+    /// Moves a partition to the directory beside the first, if it is not there.
+    pub(crate) async fn move_away(&self, topic: &str, partition: i32) {
+        let index = PartitionIndex::new(partition);
+        let altered = self.manager.alter_log_dir(topic, index, self.other());
+        assert_eq!(altered, Ok(()));
+        self.await_moved(topic, partition).await;
+    }
+
     /// Stops everything in order and starts again on the same directory.
     pub(crate) async fn restart(self) -> Self {
         self.raft.shutdown().await.expect("closes");
-        let fixture = Self::on(self.dir, self.image);
+        self.restart_as_left().await
+    }
+
+    /// Starts again on what is there; the raft node has been shut down already.
+    pub(crate) async fn restart_as_left(self) -> Self {
+        let fixture = Self::on(self.dir, self.others, self.image);
+        fixture.carry_out().await;
+        fixture
+    }
+
+    /// Starts again with all directories but the first offline; the raft node has been shut down already.
+    pub(crate) async fn restart_with_failed_others(self) -> Self {
+        let fixture = Self::on(self.dir, self.others, self.image);
+        for directory in fixture.manager.directories().iter().skip(1) {
+            directory.health().fail(&"torn off");
+        }
         fixture.carry_out().await;
         fixture
     }
@@ -87,7 +153,7 @@ impl Fixture {
         self.image
             .apply(&[MetadataRecord::RemoveTopic(gone)], next)
             .expect("applies");
-        let fixture = Self::on(self.dir, self.image);
+        let fixture = Self::on(self.dir, self.others, self.image);
         fixture.carry_out().await;
         fixture
     }

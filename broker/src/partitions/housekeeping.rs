@@ -10,7 +10,10 @@ use super::PartitionManager;
 use super::log_dir::LogDirectory;
 use crate::config::BrokerConfig;
 use crate::data_metrics;
+use crate::partition::Partition;
 
+/// Time between two looks whether a log directory has failed.
+const FAILURES_PERIOD: Duration = Duration::from_millis(200);
 /// Time between two looks at free space.
 const SPACE_PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a log's unused files are closed, so that idle partitions hold no descriptors.
@@ -48,7 +51,20 @@ impl HousekeepingOptions {
 impl PartitionManager {
     /// Keeps house until the process ends. Run it as a task of its own.
     pub async fn keep_house(self: Arc<Self>, options: HousekeepingOptions) {
-        tokio::join!(self.keep_clean(), self.look_round(options));
+        tokio::join!(
+            self.keep_clean(),
+            self.keep_moving(),
+            self.watch_failures(),
+            self.look_round(options)
+        );
+    }
+
+    async fn watch_failures(&self) {
+        let mut failures = interval(FAILURES_PERIOD);
+        loop {
+            failures.tick().await;
+            self.leave_failed();
+        }
     }
 
     async fn look_round(&self, options: HousekeepingOptions) {
@@ -71,9 +87,28 @@ impl PartitionManager {
         }
     }
 
+    /// Takes what is in log directories that have failed offline, so that others lead it: a partition that has
+    /// not been written to since knows nothing of it. A node on its own goes on to serve what can be read.
+    pub fn leave_failed(&self) {
+        if self.options.config.load().cluster.is_alone() {
+            return;
+        }
+        for directory in self.directories() {
+            if let Some(cause) = directory.health().failure() {
+                self.options.raft.fail_directory(directory.path(), cause);
+            }
+        }
+    }
+
+    /// The partitions whose log directories work.
+    fn online(&self) -> impl Iterator<Item = Arc<Partition>> {
+        let all = self.all().into_iter();
+        all.filter(|partition| !partition.directory().health().is_offline())
+    }
+
     /// Compares the free space of every log directory with the reserve.
     pub fn watch_space(&self, reserve_bytes: u64) {
-        for directory in &self.options.directories {
+        for directory in self.directories() {
             match directory.space() {
                 Ok(space) => {
                     let reserve = reserve_bytes.min(space.total_bytes / RESERVE_SHARE);
@@ -90,7 +125,7 @@ impl PartitionManager {
     /// Lets every partition drop what is past its retention. What is past it, the leader decides;
     /// every replica unlinks its own files.
     pub async fn run_retention(&self) {
-        for partition in self.all() {
+        for partition in self.online() {
             if let Err(error) = partition.run_retention().await {
                 tracing::warn!(
                     topic = &**partition.topic(),
@@ -104,7 +139,7 @@ impl PartitionManager {
 
     /// Moves the recovery points up to where the logs end.
     pub async fn checkpoint(&self) {
-        for partition in self.all() {
+        for partition in self.online() {
             if let Err(error) = partition.group().checkpoint().await {
                 tracing::warn!(
                     topic = &**partition.topic(),
@@ -126,7 +161,7 @@ impl PartitionManager {
     /// When files could not be opened since the last look, closes those that nobody needs now.
     async fn watch_descriptors(&self) {
         let mut short = false;
-        for directory in &self.options.directories {
+        for directory in self.directories() {
             short |= directory.health().take_shortage();
         }
         if short {
@@ -165,7 +200,7 @@ impl PartitionManager {
             .filter(|partition| partition.require_leader().is_ok())
             .count();
         data_metrics::observe_partitions(partitions.len(), led);
-        let directories = &self.options.directories;
+        let directories = self.directories();
         let count = |wanted: fn(&LogDirectory) -> bool| {
             directories
                 .iter()

@@ -16,7 +16,7 @@
 //! Absent on purpose: a follower takes what its leader sends, whatever room it has itself.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
@@ -42,6 +42,36 @@ pub struct LogDirectory {
     /// What was said last of the room there is.
     told: Mutex<Room>,
     partitions: AtomicUsize,
+}
+
+/// The log directories of this broker, and the health of the one with the metadata.
+#[derive(Debug)]
+pub struct LogDirectories {
+    all: Vec<Arc<LogDirectory>>,
+    metadata: Arc<LogDirHealth>,
+}
+
+impl LogDirectories {
+    /// `all` hold partitions, at least one; `metadata` may be one of theirs.
+    pub fn new(all: Vec<Arc<LogDirectory>>, metadata: Arc<LogDirHealth>) -> Arc<Self> {
+        Arc::new(Self { all, metadata })
+    }
+
+    /// Those that hold partitions, in the order of `log.dirs`.
+    pub fn all(&self) -> &[Arc<LogDirectory>] {
+        &self.all
+    }
+
+    /// Why this broker is of no more use, if it is not: the directory with the metadata has failed, or
+    /// every one that holds partitions.
+    pub fn failure(&self) -> Option<&str> {
+        let mut all = self.all.iter();
+        let last = match all.all(|directory| directory.health.is_offline()) {
+            true => self.all.last().and_then(|last| last.health.failure()),
+            false => None,
+        };
+        self.metadata.failure().or(last)
+    }
 }
 
 /// Space of the file system under a log directory, in bytes.
@@ -81,6 +111,11 @@ impl LogDirectory {
     /// Where it is.
     pub fn path(&self) -> &Path {
         self.health.path()
+    }
+
+    /// The same as a full path, as clients are told.
+    pub fn absolute_path(&self) -> PathBuf {
+        std::path::absolute(self.path()).unwrap_or_else(|_| self.path().to_path_buf())
     }
 
     /// Its health.
@@ -307,6 +342,20 @@ mod tests {
         directory.check_reserve(399, 800);
         assert!(!directory.take_room_where(Room::Enough, 0));
         assert!(directory.take_room_where(Room::Scarce, 0));
+    }
+
+    #[test]
+    fn a_broker_is_of_use_while_its_metadata_and_one_directory_work() {
+        let health = ["m", "a", "b"].map(LogDirHealth::new);
+        let [metadata, a, b] = &health;
+        let own = [a, b].map(|health| LogDirectory::new(Arc::clone(health)));
+        let directories = LogDirectories::new(own.to_vec(), Arc::clone(metadata));
+        a.fail(&"a sync failed");
+        assert_eq!(directories.failure(), None);
+        b.fail(&"a write failed");
+        assert_eq!(directories.failure(), Some("a write failed"));
+        metadata.fail(&"torn off");
+        assert_eq!(directories.failure(), Some("torn off"));
     }
 
     #[test]

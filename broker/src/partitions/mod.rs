@@ -19,6 +19,8 @@ pub(crate) mod fixture;
 mod housekeeping;
 mod index;
 pub mod log_dir;
+mod moves;
+mod placement;
 mod reconcile;
 #[cfg(test)]
 mod tests;
@@ -47,7 +49,11 @@ use crate::partition::{Gone, Partition, PartitionEvents, PartitionParts, Partiti
 pub use housekeeping::HousekeepingOptions;
 pub use index::LookupError;
 use index::{Index, LocalTopic, Slot};
-use log_dir::LogDirectory;
+use log_dir::{LogDirectories, LogDirectory};
+use moves::Moves;
+pub use moves::{AlterLogDirError, Moving};
+use placement::Place;
+pub use placement::{PlacesError, settle_places};
 use reconcile::Wanted;
 
 /// Partitions that are opened, made or removed at the same time, so that they share their syncs.
@@ -69,8 +75,8 @@ pub struct PartitionManagerOptions {
     pub raft: Arc<RaftNode>,
     /// The disk that the log directories are on.
     pub disk: Arc<dyn Disk>,
-    /// The log directories; at least one.
-    pub directories: Vec<Arc<LogDirectory>>,
+    /// The log directories.
+    pub directories: Arc<LogDirectories>,
     /// The broker's settings, which topics fall back to. Dynamic ones must be in it before the
     /// image that brings them is reconciled.
     pub config: Arc<ConfigStore>,
@@ -87,6 +93,9 @@ pub struct PartitionManager {
     reconciled: watch::Sender<Offset>,
     /// Held while files are closed for want of descriptors.
     relief: Mutex<()>,
+    moves: Moves,
+    /// How often a partition was closed and opened again without a change of the metadata.
+    reopened: watch::Sender<u64>,
     metrics: Arc<AppendMetrics>,
     leadership_changes: Arc<LeadershipChanges>,
 }
@@ -117,6 +126,8 @@ impl PartitionManager {
             inventory: Mutex::new(None),
             reconciled: watch::Sender::new(Offset::ZERO),
             relief: Mutex::default(),
+            moves: Moves::default(),
+            reopened: watch::Sender::new(0),
             metrics: Arc::default(),
             leadership_changes: Arc::default(),
         })
@@ -183,7 +194,13 @@ impl PartitionManager {
 
     /// The log directories.
     pub fn directories(&self) -> &[Arc<LogDirectory>] {
-        &self.options.directories
+        self.options.directories.all()
+    }
+
+    /// Changes when a partition was closed and opened again without a change of the metadata: whoever holds on
+    /// to one has to look for it anew.
+    pub fn subscribe_reopened(&self) -> watch::Receiver<u64> {
+        self.reopened.subscribe()
     }
 
     /// Waits until the metadata below `offset` has been carried out here.
@@ -319,20 +336,20 @@ impl PartitionManager {
         let (total, started) = (added.len(), Instant::now());
         let mut last_report = started;
         let mut settings: HashMap<TopicId, PartitionSettings> = HashMap::new();
-        let placed: Vec<_> = added
+        let placed: Vec<_> = self
+            .place(added, inventory, is_first)
             .into_iter()
-            .map(|wanted| {
-                let path = inventory.remove(&(wanted.topic_id, wanted.index));
+            .map(|(wanted, place)| {
                 let settings = settings
                     .entry(wanted.topic_id)
                     .or_insert_with(|| self.settings(image, &wanted.topic))
                     .clone();
-                (wanted, path, settings)
+                (wanted, place, settings)
             })
             .collect();
         let mut opening = futures_util::stream::iter(placed)
-            .map(|(wanted, path, settings)| async move {
-                let slot = self.open(&wanted, path, settings).await;
+            .map(|(wanted, place, settings)| async move {
+                let slot = self.open(&wanted, place, settings).await;
                 (wanted, slot)
             })
             .buffer_unordered(HANDLED_AT_ONCE);
@@ -360,12 +377,16 @@ impl PartitionManager {
     async fn open(
         &self,
         wanted: &Wanted,
-        path: Option<PathBuf>,
+        place: anyhow::Result<Place>,
         settings: PartitionSettings,
     ) -> Slot {
         let mut attempts_left = OPEN_ATTEMPTS;
         loop {
-            match self.try_open(wanted, path.clone(), settings.clone()).await {
+            let opened = match &place {
+                Ok(place) => self.try_open(wanted, place, settings.clone()).await,
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+            };
+            match opened {
                 Ok(partition) => return Slot::Open(Arc::new(partition)),
                 Err(error) if attempts_left > 0 && is_for_want_of_descriptors(&error) => {
                     attempts_left -= 1;
@@ -379,6 +400,9 @@ impl PartitionManager {
                         error = format!("{error:#}"),
                         "a partition cannot be opened"
                     );
+                    if let Ok(place) = place {
+                        place.directory.partition_removed();
+                    }
                     return Slot::Unopenable;
                 }
             }
@@ -388,16 +412,13 @@ impl PartitionManager {
     async fn try_open(
         &self,
         wanted: &Wanted,
-        path: Option<PathBuf>,
+        place: &Place,
         settings: PartitionSettings,
     ) -> anyhow::Result<Partition> {
-        let (directory, path) = match path {
-            Some(path) => (self.directory_of(&path)?, path),
-            None => {
-                let directory = self.roomiest_directory()?;
-                let path = self.make_directory(wanted, &directory).await?;
-                (directory, path)
-            }
+        let directory = Arc::clone(&place.directory);
+        let path = match &place.found {
+            Some(path) => path.clone(),
+            None => self.make_directory(wanted, &directory).await?,
         };
         let incarnation = wanted.begun.map(|begun| begun.incarnation);
         let key = GroupKey::new(wanted.topic_id, wanted.index)
@@ -414,7 +435,6 @@ impl PartitionManager {
         };
         let observer = Arc::clone(&events) as Arc<dyn GroupObserver>;
         let group = self.options.raft.open_group(spec, observer).await?;
-        directory.partition_added();
         Ok(Partition::new(PartitionParts {
             topic: Arc::clone(&wanted.topic),
             group,

@@ -133,19 +133,34 @@ fn missing(index: &Index, topic: &Topic, node: NodeId) -> Vec<Wanted> {
     topic
         .indexed()
         .filter(|(at, partition)| partition.replicas.contains(&node) && is_missing(*at, partition))
-        .map(|(at, partition)| {
-            let (voters, begins) = beginning(partition, node);
-            Wanted {
-                topic: Arc::clone(&topic.name),
-                topic_id: topic.id,
-                index: at,
-                voters,
-                begins,
-                has_been_led: partition.leader_epoch > LeaderEpoch::new(0),
-                begun: partition.begun,
-            }
-        })
+        .map(|(at, partition)| wanted(topic, at, partition, node))
         .collect()
+}
+
+fn wanted(topic: &Topic, at: PartitionIndex, partition: &PartitionState, node: NodeId) -> Wanted {
+    let (voters, begins) = beginning(partition, node);
+    Wanted {
+        topic: Arc::clone(&topic.name),
+        topic_id: topic.id,
+        index: at,
+        voters,
+        begins,
+        has_been_led: partition.leader_epoch > LeaderEpoch::new(0),
+        begun: partition.begun,
+    }
+}
+
+/// What the metadata says of a partition, if it has a replica here.
+pub(super) fn wanted_of(
+    image: &MetadataImage,
+    topic_id: TopicId,
+    at: PartitionIndex,
+    node: NodeId,
+) -> Option<Wanted> {
+    let topic = image.topic_by_id(topic_id)?;
+    let partition = topic.partition(at)?;
+    let is_here = partition.replicas.contains(&node);
+    is_here.then(|| wanted(topic, at, partition, node))
 }
 
 /// A directory found at the start, with the topic id that its `partition.metadata` gives.
@@ -168,7 +183,9 @@ pub(super) struct Inventory {
     /// Directories whose `partition.metadata` is lost or unreadable, but whose name is that of a
     /// partition of this broker: to be given it again.
     pub(super) nameless: Vec<(TopicId, PartitionIndex, PathBuf)>,
-    /// Directories to be removed: deletions that were cut short, and ones that were made for a
+    /// Partitions of this broker that were on their way into the log directory.
+    pub(super) unfinished: Vec<(TopicId, PartitionIndex)>,
+    /// Directories to be removed: deletions and moves that were cut short, and ones that were made for a
     /// partition whose `partition.metadata` was never written.
     pub(super) leftover: Vec<PathBuf>,
     /// Directories of topics that the metadata says were deleted, with the name of the directory: to
@@ -192,6 +209,16 @@ pub(super) fn inventory(
     for directory in found {
         let (topic, partition) = match kind_of(&directory.name) {
             DirectoryKind::Deleted => {
+                inventory.leftover.push(directory.path);
+                continue;
+            }
+            DirectoryKind::Future { topic, partition } => {
+                let known = directory.topic_id.and_then(|id| image.topic_by_id(id));
+                let is_ours =
+                    known.filter(|known| *known.name == *topic && holds(known, partition));
+                if let Some(known) = is_ours {
+                    inventory.unfinished.push((known.id, partition));
+                }
                 inventory.leftover.push(directory.path);
                 continue;
             }

@@ -12,6 +12,7 @@ use crate::fetch_sessions::TopicRef;
 use crate::metadata::records::MetadataRecord;
 use crate::metadata::topic_name::CLUSTER_METADATA;
 use crate::partition::{AppendOptions, OffsetSpec, PartitionError, Verification};
+use crate::partitions::AlterLogDirError;
 use odradek_protocol::batch::BatchOrigin;
 
 const CLIENT: AppendOptions = AppendOptions {
@@ -224,6 +225,142 @@ async fn an_offline_log_directory_refuses_writes_and_goes_on_reading() {
         .read(Offset::ZERO, 1 << 20, Offset::new(3), true)
         .expect("readable");
     assert!(slice.len > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_partitions_go_where_there_are_fewest_and_a_restart_finds_them_there() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 3).await;
+    fixture.create_topic("payments", 2, 3).await;
+    let counts = |fixture: &Fixture| {
+        let directories = fixture.manager.directories().iter();
+        directories
+            .map(|directory| directory.partition_count())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&fixture), [3, 3]);
+    produce(&fixture, "orders", 1, 3).await;
+    let place = |fixture: &Fixture| fixture.partition("orders", 1).group().dir().to_path_buf();
+    let before = place(&fixture);
+    fixture
+        .change(vec![MetadataRecord::RemoveTopic(topic_id(2))])
+        .await;
+    let fixture = fixture.restart().await;
+    assert_eq!(counts(&fixture).iter().sum::<usize>(), 3);
+    assert_eq!(place(&fixture), before);
+    assert_eq!(
+        fixture
+            .partition("orders", 1)
+            .offsets()
+            .high_watermark
+            .get(),
+        3
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_directory_is_lost_goes_where_this_node_has_voted_in_it() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 4).await;
+    let place = |fixture: &Fixture, index| {
+        let partition = fixture.partition("orders", index);
+        partition.group().dir().to_path_buf()
+    };
+    let lost = [0, 1, 2].map(|index| place(&fixture, index));
+    fixture.raft.shutdown().await.expect("closes");
+    for dir in &lost {
+        std::fs::remove_dir_all(dir).expect("removed");
+    }
+    // By numbers alone the second one would change places.
+    let fixture = fixture.restart_as_left().await;
+    assert_eq!([0, 1, 2].map(|index| place(&fixture, index)), lost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_moved_partition_is_served_from_its_new_directory_and_its_old_one_goes() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 3).await;
+    let before = fixture.partition("orders", 0);
+    let alter = |path: &std::path::Path| {
+        let at = PartitionIndex::new(0);
+        fixture.manager.alter_log_dir("orders", at, path)
+    };
+    assert_eq!(
+        alter(std::path::Path::new("/nowhere")),
+        Err(AlterLogDirError::UnknownDirectory)
+    );
+    assert_eq!(alter(fixture.dir.path()), Ok(()), "it is there already");
+    assert!(fixture.manager.moving(&before).is_none());
+    assert_eq!(alter(fixture.other()), Ok(()));
+    let moving = fixture.manager.moving(&before).expect("on its way");
+    assert_eq!(moving.target().path(), fixture.other());
+    fixture.await_moved("orders", 0).await;
+    let refused = before.append(batch(1), CLIENT);
+    assert!(matches!(
+        refused.err(),
+        Some(PartitionError::NotLeader { .. })
+    ));
+    assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 3);
+    let counts: Vec<_> = fixture
+        .manager
+        .directories()
+        .iter()
+        .map(|directory| directory.partition_count())
+        .collect();
+    assert_eq!(counts, [0, 1]);
+    let fixture = fixture.restart().await;
+    let partition = fixture.partition("orders", 0);
+    assert_eq!(partition.directory().path(), fixture.other());
+    assert_eq!(partition.offsets().high_watermark.get(), 4);
+    assert_eq!(directories(&fixture), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_that_a_stop_has_cut_short_begins_again() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 1).await;
+    produce(&fixture, "orders", 0, 3).await;
+    fixture.raft.shutdown().await.expect("closes");
+    let name = directory::future_name("orders", PartitionIndex::new(0), 7);
+    let future = fixture.other().join(name);
+    directory::create(&odradek_storage::RealDisk, &future, topic_id(1)).expect("made");
+    std::fs::write(future.join("00000000000000000000.log"), "half").expect("written");
+    let fixture = fixture.restart_as_left().await;
+    assert!(!future.exists());
+    fixture.await_moved("orders", 0).await;
+    assert_eq!(number(produce(&fixture, "orders", 0, 1).await), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_moves_while_a_directory_is_offline_and_nothing_is_made_anew_at_the_start() {
+    let mut fixture = Fixture::with_others(1);
+    fixture.create_topic("orders", 1, 2).await;
+    let [first, second] = fixture.manager.directories() else {
+        unreachable!("there are two");
+    };
+    second.health().fail(&"torn off");
+    let at = PartitionIndex::new(0);
+    let altered = fixture.manager.alter_log_dir("orders", at, first.path());
+    assert_eq!(altered, Ok(()), "it is there already");
+    for path in [first.path(), second.path()] {
+        let altered = fixture
+            .manager
+            .alter_log_dir("orders", PartitionIndex::new(1), path);
+        assert_eq!(altered.unwrap_err(), AlterLogDirError::Offline);
+    }
+    fixture.raft.shutdown().await.expect_err("one has failed");
+    let fixture = fixture.restart_with_failed_others().await;
+    let name: std::sync::Arc<str> = "orders".into();
+    for (index, is_here) in [(0, true), (1, false)] {
+        let found = fixture
+            .manager
+            .lookup(&TopicRef::Name(name.clone()), PartitionIndex::new(index));
+        assert_eq!(found.is_ok(), is_here, "{index}");
+        if let Err(error) = found {
+            assert_eq!(error.error_code(), ErrorCode::KafkaStorageError);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

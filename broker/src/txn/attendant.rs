@@ -29,7 +29,7 @@ pub async fn attend(
         let version = TxnVersion::of_level(level.unwrap_or_default());
         transactions.set_version(version).await;
         hosting.attend(&image).await;
-        if images.changed().await.is_err() {
+        if hosting.changed(&mut images).await.is_err() {
             return;
         }
     }

@@ -519,6 +519,8 @@ impl<'a> Choices<'a> {
             }
             "feature_updates[].allow_downgrade" => self.atom(&[("false", 70), ("true", 30)]),
             "validate_only" => self.atom(&[("false", 60), ("true", 40)]),
+            // Kafka has directories of other names.
+            "dirs[].path" => self.text(&[("/nowhere", 90), ("", 10)]),
             "endpoint_type" => self.atom(&[("1", 85), ("2", 8), ("0", 7)]),
             "topics[].topic_name" => self.text(&[("__cluster_metadata", 90), ("@a", 10)]),
             "topics[].partitions[].partition_index" if self.api == "DescribeQuorum" => {

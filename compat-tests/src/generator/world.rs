@@ -35,6 +35,7 @@ pub const WEIGHTS: &[(&str, u32)] = &[
     ("TxnOffsetCommit", 20),
     ("DescribeConfigs", 15),
     ("AlterConfigs", 6),
+    ("AlterReplicaLogDirs", 4),
     ("DescribeLogDirs", 8),
     ("CreatePartitions", 8),
     ("DeleteGroups", 8),

@@ -11,14 +11,17 @@ use compat_tests::wire::text;
 use kafka_protocol::messages::alter_configs_request::{
     AlterConfigsResource as SetResource, AlterableConfig as SetConfig,
 };
+use kafka_protocol::messages::alter_replica_log_dirs_request::{
+    AlterReplicaLogDir, AlterReplicaLogDirTopic,
+};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource as ChangeResource, AlterableConfig as ChangeConfig,
 };
 use kafka_protocol::messages::{
-    AlterConfigsRequest, CreateTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
-    IncrementalAlterConfigsRequest, ListConfigResourcesRequest,
+    AlterConfigsRequest, AlterReplicaLogDirsRequest, CreateTopicsRequest, DescribeConfigsRequest,
+    DescribeLogDirsRequest, IncrementalAlterConfigsRequest, ListConfigResourcesRequest,
 };
 
 const TOPIC: i8 = 2;
@@ -657,5 +660,35 @@ fn describe_log_dirs() -> Result<()> {
             request(vec![asked("describe-log-dirs-nowhere", &[0])])
         })?;
         probe.ask_each("no topics", |_| request(vec![]))
+    })
+}
+
+#[test]
+fn alter_replica_log_dirs() -> Result<()> {
+    compare("alter_replica_log_dirs", |probe| {
+        create_topic(probe.wire()?, "alter-log-dirs", 1, &[])?;
+        probe.sort("results", "topic_name");
+        let into = |path: &str, names: &[&str]| {
+            let topic = |name: &&str| {
+                AlterReplicaLogDirTopic::default()
+                    .with_name(topic_name(name))
+                    .with_partitions(vec![0])
+            };
+            AlterReplicaLogDir::default()
+                .with_path(text(path))
+                .with_topics(names.iter().map(topic).collect())
+        };
+        let request = |dirs| AlterReplicaLogDirsRequest::default().with_dirs(dirs);
+        probe.ask_each("nothing", |_| request(vec![]))?;
+        probe.ask_each("no such directory", |_| {
+            request(vec![into(
+                "/nowhere",
+                &["alter-log-dirs", "alter-log-dirs-nowhere"],
+            )])
+        })?;
+        let long = "t".repeat(240);
+        probe.ask_each("too long a name", |_| {
+            request(vec![into("/nowhere", &[&long])])
+        })
     })
 }

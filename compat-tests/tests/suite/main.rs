@@ -42,6 +42,7 @@ mod wire_descriptors;
 mod wire_disk;
 mod wire_groups;
 mod wire_limits;
+mod wire_log_dirs;
 mod wire_offsets;
 mod wire_produce;
 mod wire_recovery;

@@ -8,15 +8,15 @@ use compat_tests::transcript::served_versions;
 use compat_tests::wire::{Wire, WireError, request_header_version, text};
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AddRaftVoterRequest, AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest, ApiVersionsResponse,
-    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
-    DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest,
-    DescribeTransactionsRequest, ElectLeadersRequest, EndTxnRequest, FetchRequest,
-    FindCoordinatorRequest, GetTelemetrySubscriptionsRequest, HeartbeatRequest,
-    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
-    ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
+    AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest, ApiKey, ApiVersionsRequest,
+    ApiVersionsResponse, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest, DescribeTransactionsRequest, ElectLeadersRequest,
+    EndTxnRequest, FetchRequest, FindCoordinatorRequest, GetTelemetrySubscriptionsRequest,
+    HeartbeatRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest,
+    LeaveGroupRequest, ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
     ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
     OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
     ProduceRequest, PushTelemetryRequest, RemoveRaftVoterRequest, SyncGroupRequest,
@@ -193,6 +193,9 @@ fn every_advertised_version_gets_a_well_formed_answer() -> Result<()> {
                 ask(wire, min, max, |_| DescribeConfigsRequest::default())?
             }
             Some(ApiKey::AlterConfigs) => ask(wire, min, max, |_| AlterConfigsRequest::default())?,
+            Some(ApiKey::AlterReplicaLogDirs) => {
+                ask(wire, min, max, |_| AlterReplicaLogDirsRequest::default())?
+            }
             Some(ApiKey::DescribeLogDirs) => {
                 ask(wire, min, max, |_| DescribeLogDirsRequest::default())?
             }

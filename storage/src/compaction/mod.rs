@@ -214,6 +214,7 @@ impl Log {
             file.file()
                 .map_err(|error| StorageError::io("open", file.path(), error))?;
         }
+        self.replacements += 1;
         let disk = self.disk.clone();
         self.mark_compacted()?;
         swap::rename_all(

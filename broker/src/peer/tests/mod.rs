@@ -129,7 +129,8 @@ pub(crate) struct TestNode {
 }
 
 fn open_raft(id: i32, path: &Path, peers: &Arc<Peers>) -> Arc<RaftNode> {
-    let OpenedDir { disk, data_dir, .. } = OpenedDir::of(path).expect("flusher starts");
+    let disk = odradek_storage::RealDisk::shared();
+    let OpenedDir { data_dir, .. } = OpenedDir::of(path).expect("flusher starts");
     let mut options = RaftNodeOptions::new(node(id), disk, vec![data_dir], peers.network());
     options.timing = Timing {
         heartbeat_ms: 200,
