@@ -218,7 +218,9 @@ impl Broker {
         };
         let telemetry = Arc::new(Telemetry::new(config.telemetry, Arc::clone(&clock)));
         let config = ConfigStore::new(statics, config);
-        metadata.keep_free_on(Arc::clone(&stack.directory));
+        if let Some(directory) = directories.with_metadata() {
+            metadata.keep_free_on(Arc::clone(directory));
+        }
         let partitions = PartitionManager::new(PartitionManagerOptions {
             node_id: identity.node_id,
             raft: Arc::clone(&stack.raft),

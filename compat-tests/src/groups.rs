@@ -17,7 +17,7 @@ use kafka_protocol::messages::offset_fetch_request::{
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
     ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, GroupId, HeartbeatRequest,
-    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest,
     OffsetFetchRequest, SyncGroupRequest,
 };
 use kafka_protocol::protocol::StrBytes;
@@ -165,6 +165,10 @@ pub fn coordinator_is_up(wire: &mut Wire, group: &str) -> Result<()> {
     find_coordinator(wire, group)?;
     let fetch = offset_fetch(5, group, Some(&[]));
     until_not_retriable(|| Ok(wire.call(5, &fetch)?), |answer| answer.error_code)?;
+    // Answered once all coordinators of this node have read their logs, so that what is asked of other groups is answered
+    // as well.
+    let list = ListGroupsRequest::default();
+    until_not_retriable(|| Ok(wire.call(4, &list)?), |answer| answer.error_code)?;
     Ok(())
 }
 

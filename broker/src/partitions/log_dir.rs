@@ -62,6 +62,12 @@ impl LogDirectories {
         &self.all
     }
 
+    /// The one that holds the metadata as well, if any does.
+    pub fn with_metadata(&self) -> Option<&Arc<LogDirectory>> {
+        let mut all = self.all.iter();
+        all.find(|directory| Arc::ptr_eq(&directory.health, &self.metadata))
+    }
+
     /// Why this broker is of no more use, if it is not: the directory with the metadata has failed, or
     /// every one that holds partitions.
     pub fn failure(&self) -> Option<&str> {
