@@ -136,6 +136,7 @@ fn failure_of(error: &PartitionError) -> LogFailure {
         | PartitionError::OutOfOrderSequence
         | PartitionError::FencedProducerEpoch
         | PartitionError::FencedBeforeQuestion
+        | PartitionError::RefusedBefore
         | PartitionError::OutsideTransaction
         | PartitionError::MarkerInFlight
         | PartitionError::FencedCoordinator

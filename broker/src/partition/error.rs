@@ -74,6 +74,9 @@ pub enum PartitionError {
     /// The batch does not continue its producer's sequence.
     #[error("the batch does not continue the sequence of its producer")]
     OutOfOrderSequence,
+    /// One of its producer that was refused a moment ago has to come first.
+    #[error("a batch before this one was refused a moment ago")]
+    RefusedBefore,
     /// A newer instance of the producer has written already.
     #[error("the producer's epoch is fenced")]
     FencedProducerEpoch,
@@ -125,7 +128,11 @@ impl PartitionError {
     /// The code that a client gets for this cause.
     pub fn error_code(&self) -> ErrorCode {
         match self {
-            Self::NotLeader { .. } | Self::NotReady | Self::LeaseOver => {
+            Self::NotLeader { .. }
+            | Self::NotReady
+            | Self::LeaseOver
+            // Clients try again after this one and keep their sequence numbers.
+            | Self::RefusedBefore => {
                 ErrorCode::NotLeaderOrFollower
             }
             Self::Deleted => ErrorCode::UnknownTopicOrPartition,
@@ -177,6 +184,7 @@ impl PartitionError {
             Self::NotLeader { .. }
             | Self::NotReady
             | Self::LeaseOver
+            | Self::RefusedBefore
             | Self::MarkerInFlight
             | Self::FencedBeforeQuestion
             | Self::FencedCoordinator
@@ -195,6 +203,23 @@ impl PartitionError {
             | Self::OutOfDescriptors
             | Self::Unreadable(_) => false,
         }
+    }
+}
+
+impl PartitionError {
+    /// Whether a batch that was refused for it, before anything was done, may be taken a moment later.
+    pub fn passes(&self) -> bool {
+        matches!(
+            self,
+            Self::NotLeader { .. }
+                | Self::NotReady
+                | Self::LeaseOver
+                | Self::NotEnoughReplicas { .. }
+                | Self::DiskReserve
+                | Self::OutOfDescriptors
+                | Self::MarkerInFlight
+                | Self::RefusedBefore
+        )
     }
 }
 

@@ -18,6 +18,7 @@ pub mod in_flight;
 mod own_commit;
 mod prepare;
 mod read;
+mod refused;
 mod replication;
 mod settings;
 mod ticket;
@@ -422,14 +423,30 @@ impl Partition {
         options: AppendOptions,
     ) -> Result<Appending, PartitionError> {
         let appending = self
-            .check_and_enqueue(records, options)
+            .check_and_enqueue(records.clone(), options)
             .map_err(|error| self.events.explain(error));
         match &appending {
             // The caller tries again when there is room.
             Ok(_) | Err(PartitionError::Busy) => {}
-            Err(error) => self.metrics.refused(error.error_code().name()),
+            Err(error) => {
+                if error.passes() && options.origin == BatchOrigin::Client {
+                    self.remember_refused(&records);
+                }
+                self.metrics.refused(error.error_code().name());
+            }
         }
         appending
+    }
+
+    /// A batch was refused that its producer will send again.
+    fn remember_refused(&self, records: &[u8]) {
+        match BatchHeader::parse(records) {
+            Ok(header) if header.has_producer_id() => {
+                let now = self.clock.wall();
+                self.ordering.lock().refused.note(&header, now);
+            }
+            Ok(_) | Err(_) => {}
+        }
     }
 
     fn check_and_enqueue(
@@ -599,6 +616,7 @@ impl Partition {
         let mut ordering = self.ordering.lock();
         ordering.in_flight.sweep();
         ordering.traces.sweep(self.clock.wall());
+        ordering.refused.sweep(self.clock.wall());
         ordering.ended.sweep(self.clock.wall());
     }
 

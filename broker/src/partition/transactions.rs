@@ -23,6 +23,7 @@ use super::ended::{Ends, Told};
 use super::in_flight::{
     AppendedVerdict, InFlight, LastInFlight, SequenceFault, SequencedBatch, Verdict,
 };
+use super::refused::Refused;
 use super::ticket::SharedOutcome;
 use super::{Appending, Partition, PartitionError};
 use crate::coordinator::effects::ProducerIdentity;
@@ -233,6 +234,7 @@ pub(crate) struct Ordering {
     pub(super) in_flight: InFlight<SharedOutcome>,
     pub(super) traces: Traces,
     pub(super) ended: Ends,
+    pub(super) refused: Refused,
 }
 
 impl Ordering {
@@ -247,13 +249,29 @@ impl Ordering {
         match self.in_flight.check(&sequenced(batch.header), appended) {
             Verdict::Next => {
                 self.check_transaction(batch, producers)?;
-                Ok(Judged::New)
+                // A producer that is not known may begin with any sequence number, but not with this one.
+                let has_gap = self.refused.has_gap_before(batch.header, batch.now);
+                match has_gap && self.is_unknown(batch.header.producer_id, producers) {
+                    true => Err(PartitionError::RefusedBefore),
+                    false => Ok(Judged::New),
+                }
             }
-            Verdict::DuplicateInFlight(first_copy) => Ok(Judged::InFlight(first_copy)),
-            Verdict::DuplicateAppended(place) => Ok(Judged::Appended(place)),
+            Verdict::DuplicateInFlight(first_copy) => {
+                self.refused.taken(batch.header);
+                Ok(Judged::InFlight(first_copy))
+            }
+            Verdict::DuplicateAppended(place) => {
+                self.refused.taken(batch.header);
+                Ok(Judged::Appended(place))
+            }
             Verdict::Refused(fault) => {
                 self.check_transaction(batch, producers)?;
-                Err(fault.into())
+                let has_gap = fault == SequenceFault::OutOfOrder
+                    && self.refused.has_gap_before(batch.header, batch.now);
+                Err(match has_gap {
+                    true => PartitionError::RefusedBefore,
+                    false => fault.into(),
+                })
             }
         }
     }
@@ -264,6 +282,7 @@ impl Ordering {
         if is_transactional {
             self.traces.forget(header.producer_id);
         }
+        self.refused.taken(header);
         self.in_flight
             .record(sequenced(header), is_transactional, outcome);
     }
@@ -317,18 +336,21 @@ impl Ordering {
             }
             Verification::Done(guard) => {
                 self.traces.check(header, guard)?;
-                let is_unknown = || {
-                    let id = header.producer_id;
-                    self.in_flight.last(id).is_none()
-                        && producers.look(|states| states.get(id).is_none())
-                };
                 // Such a client begins every transaction with 0, so what came before is missing.
-                if guard.bumps_epoch && header.base_sequence.get() != 0 && is_unknown() {
+                if guard.bumps_epoch
+                    && header.base_sequence.get() != 0
+                    && self.is_unknown(header.producer_id, producers)
+                {
                     return Err(PartitionError::OutOfOrderSequence);
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Whether nothing is known of a producer here.
+    fn is_unknown(&self, id: ProducerId, producers: &impl AppendedProducers) -> bool {
+        self.in_flight.last(id).is_none() && producers.look(|states| states.get(id).is_none())
     }
 
     /// Whether a later epoch of the producer is known here.
