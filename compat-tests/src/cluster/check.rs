@@ -211,7 +211,7 @@ impl Checker<'_> {
 
     /// The log at the end by itself: no hole, nothing foreign or doubled, all in order.
     fn final_log(&mut self) {
-        let mut places: HashMap<Name, (Partition, i64)> = HashMap::new();
+        let mut places: HashMap<Name, (Partition, Seen)> = HashMap::new();
         for (&partition, log) in &self.log.partitions {
             let mut next_offset = log.log_start;
             let mut epoch = i32::MIN;
@@ -242,8 +242,11 @@ impl Checker<'_> {
                 if self.history.producers.get(&name.producer) == Some(&Promise::SentAgain) {
                     continue;
                 }
-                if let Some((elsewhere, offset)) = places.insert(name, (partition, seen.offset)) {
-                    let what = format!("{name} at {} and at {elsewhere}@{offset}", seen.offset);
+                if let Some((elsewhere, first)) = places.insert(name, (partition, *seen)) {
+                    let what = format!(
+                        "{name} at {} as {:?} and at {elsewhere}@{} as {:?}",
+                        seen.offset, seen.sent_as, first.offset, first.sent_as
+                    );
                     self.found(Rule::Doubled, partition, what);
                 } else if let Some((previous, at)) =
                     last_of.insert(name.producer, (name.sequence, seen.offset))

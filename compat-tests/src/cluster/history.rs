@@ -90,6 +90,20 @@ pub struct Seen {
     pub name: Option<Name>,
     /// Leader epoch of its batch; −1 if the client does not tell.
     pub epoch: i32,
+    /// How an idempotent producer has sent it, if the client tells.
+    pub sent_as: Option<SentAs>,
+}
+
+/// By what a broker knows a record of an idempotent producer again. The same record sent with another epoch is another one to
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentAs {
+    /// The producer.
+    pub producer_id: i64,
+    /// Its epoch.
+    pub epoch: i16,
+    /// The record's sequence number.
+    pub sequence: i32,
 }
 
 /// One answer to a reader.

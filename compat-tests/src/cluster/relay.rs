@@ -376,8 +376,11 @@ mod tests {
     fn a_link_between_nodes_can_be_cut_one_way_and_joined_again_while_clients_pass() {
         let (relays, address) = echo();
         let mut client = TcpStream::connect(address).unwrap();
+        // Who has opened a connection is looked up once, here while this process is no node yet.
+        relays.change(2, 2, |link| link.cut = true);
         exchange(&mut client, Duration::from_secs(5)).unwrap();
-        // From here on this process is node 1.
+        relays.change(2, 2, |link| link.cut = false);
+        // From here on it is node 1.
         relays.runs_as(1, std::process::id());
         let mut node = TcpStream::connect(address).unwrap();
         exchange(&mut node, Duration::from_secs(5)).unwrap();

@@ -16,6 +16,7 @@ fn seen(offset: i64, producer: u32, sequence: u64, epoch: i32) -> Seen {
         offset,
         name: Some(name(producer, sequence)),
         epoch,
+        sent_as: None,
     }
 }
 

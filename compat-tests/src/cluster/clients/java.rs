@@ -143,6 +143,7 @@ fn seen(text: &str) -> Result<Seen> {
         offset: part()?.parse()?,
         epoch: part()?.parse()?,
         name: Name::parse(part()?.as_bytes()),
+        sent_as: None,
     })
 }
 
@@ -168,7 +169,8 @@ mod tests {
             [Seen {
                 offset: 3,
                 name,
-                epoch: 4
+                epoch: 4,
+                sent_as: None
             }]
         );
         assert!(read(&recorder, &mut next, "2 x").is_err());

@@ -24,7 +24,7 @@ use rand::{Rng, SeedableRng};
 
 use super::NodeNumber;
 use super::history::{
-    CommittedTopic, FinalLog, FinalPartition, Partition, Promise, Recorder, Seen,
+    CommittedTopic, FinalLog, FinalPartition, Partition, Promise, Recorder, Seen, SentAs,
 };
 use crate::requests::{
     EARLIEST, LATEST, Topic, creatable, fetch_request, first_partition, list_offset, metadata_of,
@@ -439,6 +439,11 @@ pub fn seen_in(bytes: Option<bytes::Bytes>, from: i64) -> Result<Vec<Seen>> {
             offset: record.offset,
             name: record.value.as_deref().and_then(Name::parse),
             epoch: record.partition_leader_epoch,
+            sent_as: (record.producer_id >= 0).then_some(SentAs {
+                producer_id: record.producer_id,
+                epoch: record.producer_epoch,
+                sequence: record.sequence,
+            }),
         })
         .collect())
 }
