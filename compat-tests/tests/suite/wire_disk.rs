@@ -31,7 +31,7 @@ fn large_commit(group: &str, offset: i64) -> OffsetCommitRequest {
     let rows: Vec<_> = (0..PARTITIONS).map(|index| ("t", index, offset)).collect();
     let mut request = offset_commit(8, group, -1, "", &rows);
     for row in &mut request.topics[0].partitions {
-        row.committed_metadata = Some(text(&"m".repeat(4_000)));
+        row.committed_metadata = Some(text("m".repeat(4_000)));
     }
     request
 }
