@@ -176,6 +176,11 @@ macro_rules! for_every_served_api {
         );
         $callback!(AlterConfigs, AlterConfigsRequest, AlterConfigsResponse);
         $callback!(
+            AlterReplicaLogDirs,
+            AlterReplicaLogDirsRequest,
+            AlterReplicaLogDirsResponse
+        );
+        $callback!(
             DescribeLogDirs,
             DescribeLogDirsRequest,
             DescribeLogDirsResponse
