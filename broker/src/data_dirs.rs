@@ -138,12 +138,10 @@ fn refuse_twice(path: &Path, claimed: &[Claimed]) -> Result<(), DataDirError> {
 fn common_cluster(claimed: &[Claimed]) -> Result<Option<String>, DataDirError> {
     let mut known: Option<(&Claimed, &str)> = None;
     for (at, directory) in claimed.iter().enumerate() {
-        let earlier = claimed.iter().take(at);
+        let mut earlier = claimed.iter().take(at);
         let id = directory.directory_id();
         if let Some(id) = id
-            && let Some(twin) = earlier
-                .into_iter()
-                .find(|twin| twin.directory_id() == Some(id))
+            && let Some(twin) = earlier.find(|twin| twin.directory_id() == Some(id))
         {
             return Err(DataDirError::SameDirectory {
                 path: directory.path().to_owned(),

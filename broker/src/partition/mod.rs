@@ -423,7 +423,7 @@ impl Partition {
         options: AppendOptions,
     ) -> Result<Appending, PartitionError> {
         let appending = self
-            .check_and_enqueue(records.clone(), options)
+            .check_and_enqueue(&records, options)
             .map_err(|error| self.events.explain(error));
         match &appending {
             // The caller tries again when there is room.
@@ -451,7 +451,7 @@ impl Partition {
 
     fn check_and_enqueue(
         &self,
-        records: Bytes,
+        records: &Bytes,
         options: AppendOptions,
     ) -> Result<Appending, PartitionError> {
         let epoch = self.require_writable(options.epoch, options.origin)?;
@@ -472,7 +472,7 @@ impl Partition {
             .and_then(|batch| fitting(batch, settings.log.segment_bytes));
         let batch = match fitting {
             Ok(batch) => batch,
-            Err(error) => return Err(self.asked_first(error, &records, epoch, &options)),
+            Err(error) => return Err(self.asked_first(error, records, epoch, &options)),
         };
         let header = batch.header;
         let (appended_sender, appended) = match options.wants_append {

@@ -45,14 +45,9 @@ pub(super) struct Refused {
 impl Refused {
     /// A batch was refused, and will come again.
     pub(super) fn note(&mut self, header: &BatchHeader, now: TimestampMs) {
-        let missing = self.producers.get(&header.producer_id);
-        let is_behind = missing.is_some_and(|missing| {
-            missing.counts(now)
-                && missing.epoch == header.producer_epoch
-                && precedes(missing.first, header.base_sequence)
-        });
-        let has_room = self.producers.len() < MAX_REFUSED || missing.is_some();
-        if is_behind || !has_room || header.base_sequence.get() < 0 {
+        let has_room =
+            self.producers.len() < MAX_REFUSED || self.producers.contains_key(&header.producer_id);
+        if self.has_gap_before(header, now) || !has_room || header.base_sequence.get() < 0 {
             return;
         }
         let missing = Missing {
