@@ -14,6 +14,7 @@ use crate::groups::coordinator::GroupCoordinator;
 use crate::groups::error::GroupError;
 use crate::groups::messages::{
     CommitPartition, Described, FetchRequest, FetchTopic, GroupReply, GroupRequest, JoinRequest,
+    SyncRequest,
 };
 use crate::groups::names::{GenerationId, GroupId, MemberId, TopicName};
 use crate::partitions::log_dir::Room;
@@ -306,22 +307,27 @@ async fn many_records_are_split_into_batches_that_the_log_takes() {
     assert_eq!(offset_of(shard.call(fetch(999)).await), Some(1));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_member_survives_a_restart_of_its_coordinator() {
-    let log = Arc::new(MemoryLog::new());
-    let shard = active(&log).await;
+/// Has a member join, and returns what it goes on with.
+async fn joined(shard: &Shard<GroupCoordinator>) -> SyncRequest {
     let Ok(GroupReply::Join(joined)) = shard.call(GroupRequest::Join(join_request())).await else {
         panic!("not joined");
     };
-    let sync = crate::groups::messages::SyncRequest {
+    SyncRequest {
         group: GroupId::new(GROUP),
-        member: joined.member.clone(),
+        member: joined.member,
         instance: None,
         generation: joined.generation,
         protocol_type: None,
         protocol: None,
         assignments: Vec::new(),
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_survives_a_restart_of_its_coordinator() {
+    let log = Arc::new(MemoryLog::new());
+    let shard = active(&log).await;
+    let sync = joined(&shard).await;
     assert!(matches!(
         shard.call(GroupRequest::Sync(sync.clone())).await,
         Ok(GroupReply::Sync(Ok(_)))
@@ -376,18 +382,7 @@ async fn a_shard_on_a_disk_that_is_nearly_full_takes_no_commits_and_goes_on() {
 async fn timers_wait_until_there_is_room_to_write_what_comes_of_them() {
     let log = Arc::new(MemoryLog::new());
     let shard = active(&log).await;
-    let Ok(GroupReply::Join(joined)) = shard.call(GroupRequest::Join(join_request())).await else {
-        panic!("not joined");
-    };
-    let sync = crate::groups::messages::SyncRequest {
-        group: GroupId::new(GROUP),
-        member: joined.member.clone(),
-        instance: None,
-        generation: joined.generation,
-        protocol_type: None,
-        protocol: None,
-        assignments: Vec::new(),
-    };
+    let sync = joined(&shard).await;
     let synced = shard.call(GroupRequest::Sync(sync)).await;
     assert!(matches!(synced, Ok(GroupReply::Sync(Ok(_)))));
     let is_stable = |reply| matches!(reply, Ok(GroupReply::Describe(Described::Classic(group))) if group.state == "Stable");

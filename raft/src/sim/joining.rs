@@ -1,6 +1,7 @@
 //! What a leader tells of its voters is undone by nothing, and one that is left out leaves a group that goes on.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use odradek_storage::SimDisk;
@@ -11,8 +12,29 @@ use super::failover::node;
 use super::{
     eventually, for_seeds, group_spec, open_spec, produce, simulate, start_detecting_node,
 };
-use crate::RaftError;
 use crate::memory_network::MemoryNetwork;
+use crate::{Group, RaftError, RaftNode};
+
+/// The first `count` nodes with the group of `voters`, in which the others have no part yet.
+async fn start(
+    network: &MemoryNetwork,
+    count: i32,
+    voters: &[i32],
+) -> (Vec<Arc<RaftNode>>, Vec<Arc<Group>>) {
+    let (mut nodes, mut groups) = (Vec::new(), Vec::new());
+    for id in 1..=count {
+        let started = start_detecting_node(id, &SimDisk::new(), network).unwrap();
+        network.add(&started);
+        let mut spec = group_spec(voters);
+        if !voters.contains(&id) {
+            spec.voters.clear();
+            spec.bootstrap = false;
+        }
+        groups.push(open_spec(&started, spec).await.unwrap());
+        nodes.push(started);
+    }
+    (nodes, groups)
+}
 
 /// Nodes 1 and 2 have a vote and 3 is given one. Whoever counts on three voters from when it is told of them
 /// loses any one of them, here the leader, and the group goes on.
@@ -28,19 +50,7 @@ fn a_voter_that_is_told_of_counts_whoever_is_lost_at_that_moment() {
                 network.delay(node(one), node(other), delay);
             }
         }
-        let disks = [SimDisk::new(), SimDisk::new(), SimDisk::new()];
-        let (mut nodes, mut groups) = (Vec::new(), Vec::new());
-        for (id, disk) in (1..).zip(&disks) {
-            let started = start_detecting_node(id, disk, &network).unwrap();
-            network.add(&started);
-            let mut spec = group_spec(&[1, 2]);
-            if id == 3 {
-                spec.voters.clear();
-                spec.bootstrap = false;
-            }
-            groups.push(open_spec(&started, spec).await.unwrap());
-            nodes.push(started);
-        }
+        let (nodes, groups) = start(&network, 3, &[1, 2]).await;
         let leader = groups[0].clone();
         eventually("the first leads", &groups, || leader.holds_lease()).await;
         produce(&leader, 1).await.unwrap();
@@ -81,18 +91,7 @@ fn a_leader_that_two_changes_leave_out_finishes_the_one_that_is_under_way() {
                 network.delay(node(one), node(other), Duration::from_millis(5));
             }
         }
-        let (mut nodes, mut groups) = (Vec::new(), Vec::new());
-        for id in 1..=5 {
-            let started = start_detecting_node(id, &SimDisk::new(), &network).unwrap();
-            network.add(&started);
-            let mut spec = group_spec(&[1, 2, 3]);
-            if id > 3 {
-                spec.voters.clear();
-                spec.bootstrap = false;
-            }
-            groups.push(open_spec(&started, spec).await.unwrap());
-            nodes.push(started);
-        }
+        let (_nodes, groups) = start(&network, 5, &[1, 2, 3]).await;
         let leader = groups[0].clone();
         eventually("the first leads", &groups, || leader.holds_lease()).await;
         produce(&leader, 1).await.unwrap();
